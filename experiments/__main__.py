@@ -29,7 +29,7 @@ class Whole(options.StepCountParam):
         self._low = low
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        """The number."""
+        """Return the number."""
         number = super().convert(value, param, ctx)
         if number < self._low:
             self.fail(f"{number} is not in the range x>={self._low:g}", param, ctx)
@@ -37,7 +37,7 @@ class Whole(options.StepCountParam):
 
 
 def command(name: str, asked: ExperimentInfo) -> click.Command:
-    """The command of an experiment; one that has parts gets ``--part``."""
+    """Return the command of an experiment. An experiment with parts gets the option ``--part``."""
 
     def function(part: str = "all", **given: Any) -> None:
         engine = {key: given.pop(key) for key in ("jobs", "engine", "address", "as_json")}
@@ -54,7 +54,7 @@ def command(name: str, asked: ExperimentInfo) -> click.Command:
 
 
 def _click(option: ExperimentOption) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """An experiment's own option, in click's words."""
+    """Return the Click decorator for an option of the experiment."""
     kind: click.ParamType[Any]
     if option.kind is bool:
         return click.option(_flag(option), option.name, is_flag=True, help=option.help)

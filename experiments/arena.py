@@ -10,15 +10,14 @@ from typing import Any
 from adagoal.compare import method_comparison
 from adagoal.compare.comparison_output import (
     MethodScore,
-    TextTable,
     compute_scores,
-    draw_error_figure,
     group_outcomes,
     live_score_table,
-    make_error_panels,
+    make_error_plots,
 )
-from adagoal.compare.experiment import Experiment, ExperimentOptions, ExperimentReport, RunOutcome
+from adagoal.compare.experiment import Experiment, ExperimentOptions, ExperimentReport, RunOutcome, TextTable
 from adagoal.compare.experiment_runner import make_known_model
+from adagoal.report.figures import draw_curve_plots
 from adagoal.runs.exploration_settings import ExplorationSettings
 from experiments import required_steps
 from experiments.catalogue import CATALOGUE
@@ -40,7 +39,7 @@ GOAL_RULES = (
     *("adagoal", "adagoal-proportional", "proportional", "argmax", "unigoal", "raregoal"),
     *("skewfit", "mega", "goid", "progress", "goexplore"),
 )
-"""Of the certified estimates, those of the published tables; all other methods play AdaGoal's rule, or their own."""
+"""Rules that the certified method is run with. All other methods use AdaGoal's rule or none."""
 UCBVI = "ucbvi:bonus=simplified:horizon=50:lazy=true"
 OTHERS = (
     *("bayes", UCBVI),
@@ -57,13 +56,13 @@ DRAWN = (
     ("lae:constants=scaled=0.001", "adagoal"),
     ("gosprl:constants=scaled=0.01", "adagoal"),
 )
-"""What the figure shows: methods with their goal rules."""
+"""Methods and goal rules in the figure."""
 SOUND = 0.9
 """Share of runs whose final output must pass the audit for a method to count as a winner."""
 
 
 def cells(options: ExperimentOptions) -> list[ExplorationSettings]:
-    """Every run of the arena, seed by seed, so that a stopped arena has whole seeds."""
+    """Return all runs, seed by seed: if the arena is stopped, the first seeds are complete."""
     found: list[ExplorationSettings] = []
     first, seeds = options.seeds[0], len(options.seeds)
     for world in WORLDS:
@@ -75,7 +74,7 @@ def cells(options: ExperimentOptions) -> list[ExplorationSettings]:
 
 
 def matrix(found: Iterable[tuple[tuple[str, ...], str, str]], head: tuple[str, ...]) -> str:
-    """Markdown: texts given as (line, world, text), lines against worlds."""
+    """Return a Markdown table of lines against environments, from (line, environment, text)."""
     lines: dict[tuple[str, ...], dict[str, str]] = {}
     for line, world, text in found:
         lines.setdefault(line, {})[world] = text
@@ -85,7 +84,7 @@ def matrix(found: Iterable[tuple[tuple[str, ...], str, str]], head: tuple[str, .
 
 
 def stops(found: Sequence[MethodScore], notion: str) -> str:
-    """Markdown: medians of ``own_stop`` or ``audit_stop``; the best sound one of a world in bold."""
+    """Return a Markdown table of median stops; the best sound method of an environment is bold."""
     best: dict[str, float] = {}
     for score in found:
         if sound(score):
@@ -102,17 +101,17 @@ def stops(found: Sequence[MethodScore], notion: str) -> str:
 
 
 def sound(score: MethodScore) -> bool:
-    """Whether enough of the final outputs pass the audit."""
+    """Return whether enough of the final outputs pass the audit."""
     return score.holds >= SOUND * score.runs
 
 
 def passes(outcome: RunOutcome) -> bool:
-    """Whether the final output is right."""
+    """Return whether the final output passes the audit."""
     return bool(outcome["final"]["c1"] and outcome["final"]["c2"])
 
 
 def summary(outcomes: Sequence[RunOutcome]) -> str:
-    """Markdown: over all worlds, how many runs of a method stopped by themselves, and how many of these were right."""
+    """Return a Markdown table: how many runs of each method stopped, and how many of them were correct."""
     by: dict[tuple[str, str], list[list[RunOutcome]]] = {}
     for (_, method, rule), runs in group_outcomes(outcomes).items():
         by.setdefault((method, rule), []).append(runs)
@@ -128,7 +127,7 @@ def summary(outcomes: Sequence[RunOutcome]) -> str:
 
 
 def asked(outcomes: Sequence[RunOutcome]) -> dict[tuple[str, str], float]:
-    """By world and method: steps that a rival's own rule asks for, at least, with its paper's constants."""
+    """Return, by environment and method, the steps that a baseline needs at least with its paper's constants."""
     found = {}
     for (world, method, _), runs in group_outcomes(outcomes).items():
         setting = ExplorationSettings(**runs[0]["setting"])
@@ -141,7 +140,7 @@ def asked(outcomes: Sequence[RunOutcome]) -> dict[tuple[str, str], float]:
 
 
 def tables(outcomes: Sequence[RunOutcome], least: dict[tuple[str, str], float], options: ExperimentOptions) -> str:
-    """All of them."""
+    """Return all tables."""
     found = compute_scores(outcomes)
     bounds = (((name,), world, _power(steps)) for (world, name), steps in least.items())
     return (
@@ -160,7 +159,7 @@ def _power(steps: float) -> str:
 
 
 def report(outcomes: Sequence[RunOutcome], options: ExperimentOptions) -> ExperimentReport:
-    """The tables; the data has every seed, and what was asked."""
+    """Return the tables, and data of every seed."""
     least = asked(outcomes)
     data: list[dict[str, Any]] = []
     for score, runs in zip(compute_scores(outcomes), group_outcomes(outcomes).values(), strict=True):
@@ -171,14 +170,13 @@ def report(outcomes: Sequence[RunOutcome], options: ExperimentOptions) -> Experi
             row["asked"] = bound if math.isfinite(bound) else None
         data.append({**row, "each": {**each, "passes": [passes(run) for run in runs]}})
     rows = [score.to_dict() for score in compute_scores(outcomes)]
-    figures = {"arena.png": draw_error_figure(drawn(outcomes))}
-    return ExperimentReport(
-        rows, tables(outcomes, least, options), data, figures, panels=make_error_panels(drawn(outcomes))
-    )
+    plots = make_error_plots(drawn(outcomes))
+    figures = {"arena.png": draw_curve_plots(plots)}
+    return ExperimentReport(rows, tables(outcomes, least, options), data, figures, plots=plots)
 
 
 def drawn(outcomes: Sequence[RunOutcome]) -> list[RunOutcome]:
-    """The outcomes of ``DRAWN``."""
+    """Return the outcomes of ``DRAWN``."""
     chosen = [(*method_comparison.parse_method_spec(spec), rule) for spec, rule in DRAWN]
     settings = [outcome["setting"] for outcome in outcomes]
     kinds = [(setting["method"], setting["method_args"], setting["goal_rule"]) for setting in settings]

@@ -10,8 +10,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from adagoal.compare.comparison_output import TextTable
-from adagoal.compare.experiment import Experiment, ExperimentOptions, ExperimentReport
+from adagoal.compare.experiment import Experiment, ExperimentOptions, ExperimentReport, TextTable
 from adagoal.compare.experiment_runner import make_known_model
 from adagoal.runs.exploration_settings import ExplorationSettings
 from adagoal.tabular.ucbvi import planning_horizon
@@ -20,24 +19,24 @@ from experiments.price import DELTA, WORLDS
 from experiments.required_samples import for_ucbvi
 
 LARGE = 100
-"""Worlds with more states than this take minutes; ask for them with --all."""
+"""Environments with more states take minutes, so they need --all."""
 
 
 class Cell(NamedTuple):
-    """A world."""
+    """One environment."""
 
     name: str
     setting: ExplorationSettings
 
 
 def cells(options: ExperimentOptions) -> list[Cell]:
-    """The worlds of the price table."""
+    """Return the environments of the price table."""
     found = [Cell(name, setting) for name, setting in WORLDS.items()]
     return [cell for cell in found if options.all or make_known_model(cell.setting).n_states <= LARGE]
 
 
 def measure(cell: Cell, options: ExperimentOptions) -> dict[str, Any]:
-    """Both splits of the horizon and epsilon."""
+    """Compute the samples for both splits of horizon and epsilon."""
     mdp, L, epsilon = make_known_model(cell.setting), float(cell.setting.radius), cell.setting.epsilon
     row: dict[str, Any] = {"world": cell.name, "L": cell.setting.radius, "epsilon": epsilon, "delta": DELTA}
     for bonus in ("literal", "rebalanced"):

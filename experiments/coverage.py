@@ -1,4 +1,4 @@
-"""How often is a certificate broken? Thousands of runs on random worlds, held against the truth after every rollout.
+"""How often a certificate is wrong: thousands of runs on random models, checked exactly after every rollout.
 
 A run is *broken* if anything that it ever claimed was false: a lower bound above V*(s0 -> g), an upper bound below the
 value of the policy it speaks of, a bound on that policy's sub-optimality below the true one, a value table on the
@@ -27,8 +27,7 @@ from matplotlib.figure import Figure
 
 from adagoal import goal_rules
 from adagoal.certified.explorer import CertifiedExplorer
-from adagoal.compare.comparison_output import COLOUR_BLIND_PALETTE, GUIDE_COLOUR, TextTable, figure_with_panels
-from adagoal.compare.experiment import Experiment, ExperimentOptions, ExperimentReport, RunOutcome
+from adagoal.compare.experiment import Experiment, ExperimentOptions, ExperimentReport, RunOutcome, TextTable
 from adagoal.core.confidence_bounds import clopper_pearson_interval
 from adagoal.core.errors import Status
 from adagoal.core.exploration_run import ExplorationRun
@@ -39,29 +38,30 @@ from adagoal.envs.simulator import ModelSimulator
 from adagoal.exact import solver
 from adagoal.exact.audit import audit_policies
 from adagoal.loop import run_exploration
-from adagoal.report.curve_page import Curve, CurvePanel
+from adagoal.report.curve_page import Curve, CurvePlot
+from adagoal.report.figures import COLOUR_BLIND_PALETTE, GUIDE_COLOUR, figure_with_panels
 from experiments.arena import GOAL_RULES
 from experiments.catalogue import CATALOGUE
 from experiments.coverage_worlds import FAMILIES, RIVAL, case
 
 DELTAS = (0.1, 0.01)
 BUDGET = 500_000
-"""Steps after which a run ends without a stop; its intervals are checked all the same."""
+"""Budget of a run in steps. The intervals of unfinished runs are checked too."""
 EVERY_STEP_BUDGET = 600
 SAMPLED_TRIES = 2_000
-"""Tries of every pair, where pairs are not chosen by the explorer."""
+"""Samples of every pair, in families where the explorer does not choose pairs."""
 OFTEN = 50
-"""In the family ``rivals`` all other pairs are tried this many times as often as the rival."""
+"""In the family ``rivals``, how much more often all other pairs are tried than the rival."""
 CHUNK = 25
 """Runs per file."""
 CONFIDENCE = 0.95
-"""Of the Clopper-Pearson upper bounds."""
+"""Confidence level of the Clopper-Pearson upper bounds."""
 NAMES = {"lower": "lower bound", "upper": "upper bound", "gap": "sub-optimality bound", "tables": "value tables"}
 KINDS = tuple(NAMES)
-"""What may miss."""
+"""Kinds of claims that are checked."""
 DRAWN = KINDS[:3]
 NEAREST = 1e-3
-"""Steps."""
+"""Smallest distance to a violation that is drawn, in steps."""
 COLUMNS = {name: f"{{{name}}}" for name in ("delta", "family", "runs", "stopped", "broken")}
 COLUMNS |= {f"at most ({CONFIDENCE:.0%})": "{at_most:.4f}"} | {name: f"{{{name}}}" for name in (*KINDS, "c1", "c2")}
 
@@ -77,19 +77,19 @@ class Task(NamedTuple):
 
 
 class Truth:
-    """An observer of a run that holds everything the estimates claim against the exact solution."""
+    """An observer that checks every claim of the estimates against the exact solution."""
 
     def __init__(self, mdp: TabularMDP) -> None:
         self.mdp = mdp
         self.optimal = solver.optimal_values(mdp)
         self.first_miss: dict[str, int] = {}
-        """The step count at which a kind of claim was found false for the first time."""
+        """By kind of claim, the steps at its first violation."""
         self.slack = dict.fromkeys(KINDS, math.inf)
-        """How near a claim about a goal other than s0 ever came to being false, in steps; negative where it was."""
+        """Smallest margin of a claim about a goal other than s0, in steps; negative: a violation."""
         self._values: dict[tuple[int, bytes], float] = {}
 
     def __call__(self, run: ExplorationRun) -> None:
-        """Called after every rollout, and at the end."""
+        """Check all claims after a rollout, and at the end."""
         estimates = run.estimates
         assert isinstance(estimates, CertifiedExplorer)
         start = run.env.start
@@ -105,14 +105,14 @@ class Truth:
         self._hold(run, "gap", value, best[finished] + estimates.gap[column[finished]])
 
     def value(self, goal: int, table: np.ndarray[Any, Any]) -> float:
-        """V^pi(s0 -> g) of a stationary policy, computed once."""
+        """Return V^pi(s0 -> g) of a stationary policy, from a cache."""
         key = goal, table.tobytes()
         if key not in self._values:
             self._values[key] = float(solver.policy_values(self.mdp, table[0], goal)[self.mdp.start])
         return self._values[key]
 
     def _hold(self, run: ExplorationRun, kind: str, small: np.ndarray[Any, Any], large: np.ndarray[Any, Any]) -> None:
-        """Note where ``small <= large`` fails; pairs of infinities say nothing."""
+        """Record violations of ``small <= large``; two infinite values are no claim."""
         finite = np.isfinite(small) | np.isfinite(large)
         if not finite.any():
             return
@@ -123,7 +123,7 @@ class Truth:
 
 
 def run_task(task: Task) -> dict[str, Any]:
-    """One run, checked throughout and audited at the stop."""
+    """Make one run with checks after every rollout, and audit it at the stop."""
     mdp, L, epsilon = case(task.family, task.seed)
     world = ModelSimulator(mdp)
     counts = TransitionCounts(world.initial_states, world.n_actions, world.start)
@@ -179,12 +179,12 @@ def sample(run: ExplorationRun, mdp: TabularMDP, truth: Truth, often: int = 1) -
 
 
 def broken(record: RunOutcome) -> bool:
-    """Whether anything that the run claimed was false."""
+    """Return whether any claim of the run was false."""
     return bool(record["first_miss"]) or record["c1"] is False or record["c2"] is False
 
 
 def tasks(runs: int, control: int, seed: int) -> list[Task]:
-    """All combinations in turn, so that more runs extend fewer; then the control."""
+    """Return all combinations in turn, then the control. A larger number of runs extends a smaller one."""
     rules, n = GOAL_RULES, len(FAMILIES)
     found = [
         Task(FAMILIES[i % n], rules[i // n % len(rules)], DELTAS[i // (n * len(rules)) % len(DELTAS)], seed + i)
@@ -194,34 +194,34 @@ def tasks(runs: int, control: int, seed: int) -> list[Task]:
 
 
 def chunks(options: ExperimentOptions) -> list[list[Task]]:
-    """The cells: many short runs each."""
+    """Return the chunks: each is a list of short runs."""
     wanted = tasks(options.runs, options.control, options.seed)
     return [wanted[first : first + CHUNK] for first in range(0, len(wanted), CHUNK)]
 
 
 def file(chunk: list[Task]) -> str:
-    """By what it begins with, and its length."""
+    """Return the file of a chunk, named by its first run and its length."""
     kind = "control" if chunk[0].delta == 0 else "run"
     return f"coverage-chunks/chunk-{kind}-{chunk[0].seed:06d}-{len(chunk)}.json"
 
 
 def measure(chunk: list[Task], options: ExperimentOptions) -> list[dict[str, Any]]:
-    """Every run of a chunk."""
+    """Make all runs of a chunk."""
     return [run_task(task) for task in chunk]
 
 
 def same(chunk: list[Task], records: RunOutcome, options: ExperimentOptions) -> bool:
-    """Whether a file holds the records of these tasks."""
+    """Return whether a file holds the records of these runs."""
     return [Task(*(record[name] for name in Task._fields)) for record in records] == chunk
 
 
 def at_most(failures: int, runs: int) -> float:
-    """The largest probability of failure that the outcome does not rule out, at level ``CONFIDENCE``."""
+    """Return the Clopper-Pearson upper bound on the failure probability, at level ``CONFIDENCE``."""
     return clopper_pearson_interval(failures, runs, 2 * CONFIDENCE - 1)[1]
 
 
 def summary(records: Sequence[RunOutcome]) -> list[dict[str, Any]]:
-    """One row per family and delta, and one over all families."""
+    """Return one row per family and delta, and one over all families."""
     rows = []
     for delta in sorted({record["delta"] for record in records}, reverse=True):
         for family in ("all", *FAMILIES):
@@ -239,7 +239,7 @@ def summary(records: Sequence[RunOutcome]) -> list[dict[str, Any]]:
 
 
 def figure(records: Sequence[RunOutcome], rows: Sequence[dict[str, Any]]) -> Figure:
-    """Left: share of broken runs per family, with its upper bound, against delta. Right: how near misses came."""
+    """Draw the share of violated runs per family with its upper bound, and the distribution of margins."""
     drawn, axes = figure_with_panels(1 + len(DELTAS), (11.5, 4.6), width_ratios=[1.0] * len(DELTAS) + [1.1])
     for ax, delta in zip(axes, DELTAS, strict=False):
         _draw_families(ax, [row for row in rows if row["delta"] == delta], delta, named=ax is axes[0])
@@ -269,33 +269,33 @@ def _draw_families(ax: Axes, rows: Sequence[dict[str, Any]], delta: float, named
 
 
 def report(outcomes: Sequence[RunOutcome], options: ExperimentOptions) -> ExperimentReport:
-    """By family and delta, with every broken run."""
+    """Return the table by family and delta, with every violated run."""
     records = [record for chunk in outcomes for record in chunk]
     rows = summary(records)
     found = [record for record in records if record["delta"] > 0 and broken(record)]
     data = {"runs": options.runs, "control": options.control, "seed": options.seed, "rows": rows, "broken": found}
     text = TextTable.from_rows(rows, COLUMNS, left=2).to_markdown()
-    return ExperimentReport(rows, text, data, {"coverage.png": figure(records, rows)}, panels=[misses(records)])
+    return ExperimentReport(rows, text, data, {"coverage.png": figure(records, rows)}, plots=[misses(records)])
 
 
-def misses(records: Sequence[RunOutcome]) -> CurvePanel:
-    """How near to a miss the runs came, for the page; what came nearer than :data:`NEAREST` stands there."""
+def misses(records: Sequence[RunOutcome]) -> CurvePlot:
+    """Return the distribution of margins for the page; smaller margins than :data:`NEAREST` are drawn there."""
     lines = []
     for kind in DRAWN:
         slack = nearest(records, kind)
         lines.append(Curve(NAMES[kind], np.maximum(slack, NEAREST).tolist(), shares(slack).tolist()))
-    return CurvePanel(
+    return CurvePlot(
         "How near to a miss", f"nearest it came to a miss, in steps (from {NEAREST:g})", "share of runs", lines
     )
 
 
 def nearest(records: Sequence[RunOutcome], kind: str) -> np.ndarray[Any, Any]:
-    """The nearest that each honest run came to a miss, in order."""
+    """Return the smallest margin of each honest run, sorted."""
     return np.sort([r["slack"][kind] for r in records if r["delta"] > 0 and r["slack"][kind] is not None])
 
 
 def shares(found: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """Of the values up to each one."""
+    """Return the cumulative shares of sorted values."""
     return np.arange(1, len(found) + 1) / len(found)
 
 

@@ -21,14 +21,15 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
+import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from adagoal.compare.comparison_output import TextTable
-from adagoal.compare.experiment import Experiment, ExperimentOptions, ExperimentReport, RunOutcome
+from adagoal.compare.experiment import Experiment, ExperimentOptions, ExperimentReport, RunOutcome, TextTable
 from adagoal.core.errors import InputError, Status
 from adagoal.core.file_io import read_json
 from adagoal.parallel import TaskInterrupted, TaskResources
-from adagoal.report.curve_page import Curve, CurvePanel, curves_by_seed
+from adagoal.report.curve_page import Curve, CurvePlot, curves_by_seed
 from experiments.catalogue import CATALOGUE
 
 ENVS = {"push": "FetchPush-v4", "pick": "FetchPickAndPlace-v4"}
@@ -39,7 +40,7 @@ LINES: dict[str, dict[str, Any]] = {
     "HER": {"goal_rule": "unigoal"},
     "paper": {"goal_rule": "proportional", "ensemble_relabel": 0.0},
 }
-"""Of every panel, with their settings."""
+"""Settings of the lines in every panel."""
 COLOURS = {"AdaGoal": "#0072b2", "HER": "#d55e00", "paper": "#7f7f7f"}
 NAMES = {"AdaGoal": "AdaGoal, D ≤ L", "HER": "HER (uniform)", "paper": "paper (disagreement, no constraint)"}
 CYCLES_A_TEST = {"push": 30, "pick": 50}
@@ -54,7 +55,7 @@ class Cell(NamedTuple):
 
 
 def cells(options: ExperimentOptions) -> list[Cell]:
-    """The panels that were asked for; none with ``--data``."""
+    """Return the selected panels; with ``--data`` there is nothing to train."""
     from adagoal.deep import require_deep_extra
 
     require_deep_extra()
@@ -65,13 +66,13 @@ def cells(options: ExperimentOptions) -> list[Cell]:
 
 
 def chosen(options: ExperimentOptions) -> list[str]:
-    """Panels by ``--panel`` and ``--env``."""
+    """Return the panels that ``--panel`` and ``--env`` select."""
     wanted = [panel for panel in PANELS if not options.panel or panel in options.panel]
     return [panel for panel in wanted if options.env is None or panel.startswith(options.env)]
 
 
 def configs(panel: str, options: ExperimentOptions, **settings: Any) -> list[Any]:
-    """The runs of a panel, with ``settings`` (steps, radius, ...) for all of them."""
+    """Return the runs of a panel; ``settings`` (steps, radius, ...) apply to all."""
     from adagoal.deep.config import Config
 
     env, scale = panel.split("-")
@@ -93,7 +94,7 @@ def configs(panel: str, options: ExperimentOptions, **settings: Any) -> list[Any
 
 
 def kept(cell: Cell, outcome: RunOutcome, options: ExperimentOptions) -> bool:
-    """Whether the panel is done, with these runs and as many steps."""
+    """Return whether the panel is finished, with these runs and steps."""
     from adagoal.runs.folder_reader import is_training_folder
     from adagoal.runs.training_files import configs_from_json
 
@@ -110,7 +111,7 @@ def kept(cell: Cell, outcome: RunOutcome, options: ExperimentOptions) -> bool:
 
 
 def train_panel(cell: Cell, options: ExperimentOptions) -> dict[str, Any]:
-    """Train a panel, from its checkpoint where there is one; its folder gets a report of its own."""
+    """Train a panel, or resume it from its checkpoint, and write its report."""
     from adagoal.api.train import resume_training, train
     from adagoal.report import training_page as page
     from adagoal.runs.folder_reader import is_training_folder
@@ -138,12 +139,12 @@ def train_panel(cell: Cell, options: ExperimentOptions) -> dict[str, Any]:
 
 
 def label(run: dict[str, Any]) -> str:
-    """Which line of the figure a run belongs to."""
+    """Return the line of the figure that a run belongs to."""
     return next(name for name, rule in LINES.items() if rule["goal_rule"] == run["goal_rule"])
 
 
 def rows(panels: Sequence[RunOutcome]) -> list[dict[str, Any]]:
-    """One row per panel and rule: median success at some steps, steps to 90%, share of goals in the test space."""
+    """Return one row per panel and rule: median success, steps to 90%, share of goals in the test space."""
     from adagoal.deep.training_history import median_success_at, steps_to_success
 
     found = []
@@ -164,13 +165,11 @@ def rows(panels: Sequence[RunOutcome]) -> list[dict[str, Any]]:
 
 
 def figure(panels: Sequence[RunOutcome]) -> Figure:
-    """Success (top) and what the goals were (bottom), one column per panel.
+    """Draw success (top) and properties of the goals (bottom), one column per panel.
 
     Bottom: share of chosen goals in the test space and on the table; where training and test goals are the same
     (scale 1) that says nothing, and the share of candidates believed reachable is drawn instead.
     """
-    from adagoal.report.training_figures import draw_band
-
     drawn = Figure((4.2 * len(panels), 6.6), layout="constrained")
     axes = drawn.subplots(2, len(panels), squeeze=False, sharex="col")
     for column, data in enumerate(panels):
@@ -180,12 +179,12 @@ def figure(panels: Sequence[RunOutcome]) -> Figure:
             curves = [run["curve"] for run in data["runs"] if label(run) == name]
             if curves:
                 seeds = f"{len(curves)} seed{'s' if len(curves) > 1 else ''}"
-                draw_band(axes[0, column], curves, "success", COLOURS[name], f"{NAMES[name]}, {seeds}")
+                _draw_band(axes[0, column], curves, "success", COLOURS[name], f"{NAMES[name]}, {seeds}")
                 if scale == "1":
-                    draw_band(axes[1, column], curves, "reachable", COLOURS[name], NAMES[name], style=":")
+                    _draw_band(axes[1, column], curves, "reachable", COLOURS[name], NAMES[name], style=":")
                 else:
-                    draw_band(axes[1, column], curves, "inside_test", COLOURS[name], NAMES[name])
-                    draw_band(axes[1, column], curves, "on_table", COLOURS[name], NAMES[name], style="--")
+                    _draw_band(axes[1, column], curves, "inside_test", COLOURS[name], NAMES[name])
+                    _draw_band(axes[1, column], curves, "on_table", COLOURS[name], NAMES[name], style="--")
         axes[1, column].set_xlabel("environment steps (thousands)")
         axes[1, column].set_ylabel(
             "candidates with D ≤ L" if scale == "1" else "chosen goals in the test space\n(dashed: on the table)"
@@ -199,8 +198,22 @@ def figure(panels: Sequence[RunOutcome]) -> Figure:
     return drawn
 
 
+def _draw_band(
+    axes: Axes, curves: Sequence[Sequence[dict[str, Any]]], key: str, colour: str, label: str, style: str = "-"
+) -> None:
+    """Draw the mean over runs of a quantity against steps, and the range between the worst and the best run."""
+    shared = min(len(c) for c in curves)
+    points = [list(c[:shared]) for c in curves]
+    rows = [i for i in range(shared) if all(key in c[i] for c in points)]
+    steps = np.array([points[0][i]["steps"] for i in rows]) / 1000
+    values = np.array([[c[i][key] for i in rows] for c in points], float)
+    axes.plot(steps, values.mean(0), style, color=colour, label=label, lw=1.8)
+    if len(values) > 1:
+        axes.fill_between(steps, values.min(0), values.max(0), color=colour, alpha=0.15, lw=0)
+
+
 def report(outcomes: Sequence[RunOutcome], options: ExperimentOptions) -> ExperimentReport:
-    """All panels that there are, also those of earlier commands."""
+    """Return the report of all panels in the folder, also those of earlier commands."""
     files = [options.out / f"{panel}.json" for panel in PANELS]
     if options.data is not None:
         files = [options.data / f"deep-figure2-{panel}.json" for panel in chosen(options)]
@@ -214,8 +227,8 @@ def report(outcomes: Sequence[RunOutcome], options: ExperimentOptions) -> Experi
     return ExperimentReport(found, text, found, {"figure2.png": figure(panels)}, finished, curves(panels))
 
 
-def curves(panels: Sequence[dict[str, Any]]) -> list[CurvePanel]:
-    """Test success over the steps, with every seed."""
+def curves(panels: Sequence[dict[str, Any]]) -> list[CurvePlot]:
+    """Return test success over the steps, with every seed."""
     found = []
     for data in panels:
         lines: list[Curve] = []
@@ -223,7 +236,7 @@ def curves(panels: Sequence[dict[str, Any]]) -> list[CurvePanel]:
             runs = [run for run in data["runs"] if label(run) == name]
             points = ((run["seed"], point["steps"], point["success"]) for run in runs for point in run["curve"])
             lines += curves_by_seed(NAMES[name], points)
-        found.append(CurvePanel(data["panel"], "environment steps", "test success, last step", lines, log_axes=False))
+        found.append(CurvePlot(data["panel"], "environment steps", "test success, last step", lines, log_axes=False))
     return found
 
 

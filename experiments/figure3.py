@@ -19,32 +19,38 @@ from matplotlib import colormaps
 from matplotlib.colors import ListedColormap, PowerNorm
 from matplotlib.figure import Figure
 
-from adagoal.compare.comparison_output import ColumnFormats, TextTable
-from adagoal.compare.experiment import Experiment, ExperimentOptions, ExperimentReport, RunOutcome
+from adagoal.compare.experiment import (
+    ColumnFormats,
+    Experiment,
+    ExperimentOptions,
+    ExperimentReport,
+    RunOutcome,
+    TextTable,
+)
 from adagoal.compare.experiment_runner import explore_uninterrupted
 from adagoal.core.exploration_run import ExplorationRun
 from adagoal.core.types import Longs
 from adagoal.envs import toy_models
 from adagoal.envs.simulator import ModelSimulator
 from adagoal.exact import solver
-from adagoal.report.curve_page import Curve, CurvePanel, curves_by_seed
-from adagoal.report.exploration_figures import draw_grid_map, map_size_inches
+from adagoal.report.curve_page import Curve, CurvePlot, curves_by_seed
+from adagoal.report.figures import draw_grid_map, map_size_inches
 from adagoal.runs.state_metadata import StateMetadata
 from experiments.catalogue import CATALOGUE
 
 GOAL_RULES = {"UniGoal": "unigoal", "RareGoal": "raregoal:alpha=0.1", "AdaGoal": "adagoal"}
-"""By their names in the figure."""
+"""Goal rules, by their names in the figure."""
 L, H, EPISODES = 40.0, 50, 1000
 WINDOWS = 3
 FARTHEST = 10
 GROUPS = {"second_room": "bottom-right room", "farthest": "10 farthest of room one"}
-"""The states of the claim, by their names in the data and in the table."""
+"""Groups of states, by their names in the data and in the table."""
 BLOCKS = 20
-"""Points of a curve of the page."""
+"""Number of points of a curve on the page."""
 MAP = ListedColormap(colormaps["YlGnBu"](np.linspace(0.0, 0.85, 256)))
-"""Safe for the colour-blind, and nowhere like the grey of the walls."""
+"""Colour map for colour-blind readers, without the grey of the walls."""
 NEVER = 1e-9
-"""An accuracy that stops no run before its last episode."""
+"""An epsilon so small that no run stops before its last episode."""
 
 
 class Cell(NamedTuple):
@@ -56,12 +62,12 @@ class Cell(NamedTuple):
 
 
 def cells(options: ExperimentOptions, rules: Sequence[str]) -> list[Cell]:
-    """Every rule with every seed."""
+    """Return every rule with every seed."""
     return [Cell(rule, seed, EPISODES) for rule in rules for seed in options.seeds]
 
 
 def selected_goals(cell: Cell, options: ExperimentOptions) -> list[int]:
-    """The goal of every episode of one run."""
+    """Return the goal of every episode of one run."""
 
     def go_on(run: ExplorationRun) -> bool:
         return len(run.episode_goals) < cell.episodes
@@ -74,7 +80,7 @@ def selected_goals(cell: Cell, options: ExperimentOptions) -> list[int]:
 
 
 def places() -> dict[str, Longs]:
-    """The states that the claim is about."""
+    """Return the groups of states."""
     mdp = toy_models.two_room_grid()
     assert mdp.layout is not None
     text = toy_models.TWO_ROOM_LAYOUTS["left"].splitlines()
@@ -86,7 +92,7 @@ def places() -> dict[str, Longs]:
 def report(
     outcomes: Sequence[RunOutcome], options: ExperimentOptions, name: str, rules: Sequence[str]
 ) -> ExperimentReport:
-    """Selections by window and state, and the table of the claim."""
+    """Return selections by window and state, and the table of shares."""
     states, groups = toy_models.two_room_grid().n_states, places()
     selected: dict[str, list[list[int]]] = {}
     rows = []
@@ -103,14 +109,14 @@ def report(
     data |= {name: group.tolist() for name, group in groups.items()}
     curves = [panel(outcomes, options, rules, group) for group in groups.items()]
     return ExperimentReport(
-        rows, TextTable.from_rows(rows, COLUMNS).to_markdown(), data, {f"{name}.png": figure(data)}, panels=curves
+        rows, TextTable.from_rows(rows, COLUMNS).to_markdown(), data, {f"{name}.png": figure(data)}, plots=curves
     )
 
 
 def panel(
     outcomes: Sequence[RunOutcome], options: ExperimentOptions, rules: Sequence[str], group: tuple[str, Longs]
-) -> CurvePanel:
-    """Share of the goals that lie in a group of states, over blocks of episodes, with every seed."""
+) -> CurvePlot:
+    """Return the share of goals in a group of states, over blocks of episodes, with every seed."""
     name, states = group
     runs = np.isin(np.array(outcomes).reshape(len(rules), len(options.seeds), -1), states)
     blocks = np.array_split(np.arange(runs.shape[-1]), min(BLOCKS, runs.shape[-1]))
@@ -118,18 +124,18 @@ def panel(
     for rule, own in zip(rules, runs, strict=True):
         lines += curves_by_seed(rule, ((seed, float(block[-1] + 1), float(run[block].mean()))
                                for seed, run in zip(options.seeds, own, strict=True) for block in blocks))  # fmt: skip
-    return CurvePanel(f"Goals in the {GROUPS[name]}", "episodes", "share of episodes", lines, log_axes=False)
+    return CurvePlot(f"Goals in the {GROUPS[name]}", "episodes", "share of episodes", lines, log_axes=False)
 
 
 def _spread(share: np.ndarray[Any, Any]) -> dict[str, float | None]:
-    """Of a share over the seeds."""
+    """Return mean, standard deviation and range over the seeds."""
     deviation = round(float(share.std(ddof=1)), 4) if len(share) > 1 else None
     mean, least, most = (round(float(value), 4) for value in (share.mean(), share.min(), share.max()))
     return {"mean": mean, "sd": deviation, "min": least, "max": most}
 
 
 def _share(name: str) -> Callable[[dict[str, Any]], str]:
-    """A column: the mean over the seeds, with its standard deviation."""
+    """Return the format of a column: mean over the seeds and standard deviation."""
     return lambda row: f"{row[name]['mean']:.1%}" + ("" if row[name]["sd"] is None else f" +- {row[name]['sd']:.1%}")
 
 
@@ -140,7 +146,7 @@ COLUMNS: ColumnFormats = {
 
 
 def figure(data: dict[str, Any]) -> Figure:
-    """One row of maps per rule, one column per window."""
+    """Draw maps: one row per rule, one column per window."""
     world = ModelSimulator(toy_models.two_room_grid())
     view = StateMetadata.from_env(world)
     assert view.layout is not None

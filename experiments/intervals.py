@@ -16,8 +16,7 @@ import numpy as np
 
 from adagoal.api.explore import audit
 from adagoal.baselines.interval_mdp import INTERVAL_BOUNDS
-from adagoal.compare.comparison_output import TextTable
-from adagoal.compare.experiment import Experiment, ExperimentOptions, ExperimentReport, RunOutcome
+from adagoal.compare.experiment import Experiment, ExperimentOptions, ExperimentReport, RunOutcome, TextTable
 from adagoal.compare.experiment_runner import explore_uninterrupted, make_known_model
 from adagoal.core.errors import Status
 from adagoal.runs.exploration_settings import ExplorationSettings
@@ -46,7 +45,7 @@ class Cell(NamedTuple):
 
 
 def cells(options: ExperimentOptions) -> list[Cell]:
-    """Everything with everything."""
+    """Return every combination of environment, knowledge, method and seed."""
     return [
         Cell(world, method, known, seed)
         for world in WORLDS
@@ -57,7 +56,7 @@ def cells(options: ExperimentOptions) -> list[Cell]:
 
 
 def measure(cell: Cell, options: ExperimentOptions) -> dict[str, Any]:
-    """One run to the certified stop, or to the budget; a certified answer is audited."""
+    """Run to the certified stop or the budget, and audit a certified result."""
     setting = WORLDS[cell.world]
     given: dict[str, Any] = {} if cell.method == "certified" else {"bound": cell.method}
     if cell.known == "branching":
@@ -79,12 +78,12 @@ def measure(cell: Cell, options: ExperimentOptions) -> dict[str, Any]:
 
 
 def median(outcomes: Sequence[RunOutcome]) -> float:
-    """Of the steps to the stop; infinite where most runs have not come to it."""
+    """Return the median of the steps to the stop; infinite if most runs did not stop."""
     return float(statistics.median(o["steps"] if o["certified"] else math.inf for o in outcomes))
 
 
 def rows(outcomes: Sequence[RunOutcome]) -> list[dict[str, Any]]:
-    """By world and knowledge, the median of every method; None where it is beyond the budget."""
+    """Return the median of every method, by environment and knowledge; None: beyond the budget."""
     found = []
     for known in KNOWN:
         for world, setting in WORLDS.items():
@@ -98,7 +97,7 @@ def rows(outcomes: Sequence[RunOutcome]) -> list[dict[str, Any]]:
 
 
 def shown(row: dict[str, Any], method: str, budget: int) -> str:
-    """Steps, and how many times those of the certified method."""
+    """Return the steps, and their ratio to those of the certified method."""
     if row[method] is None:
         return f"> {budget:.0e}"
     own = "" if method == "certified" or row["certified"] is None else f" ({row[method] / row['certified']:.3g} x)"
@@ -106,7 +105,7 @@ def shown(row: dict[str, Any], method: str, budget: int) -> str:
 
 
 def table(found: Sequence[dict[str, Any]], budget: int) -> str:
-    """Two tables, by what is known."""
+    """Return two tables, by prior knowledge."""
     texts = []
     for known in KNOWN:
         lines = [
@@ -122,7 +121,7 @@ def table(found: Sequence[dict[str, Any]], budget: int) -> str:
 
 
 def report(outcomes: Sequence[RunOutcome], options: ExperimentOptions) -> ExperimentReport:
-    """The medians."""
+    """Return the medians."""
     found, wrong = rows(outcomes), sum(o["right"] is False for o in outcomes)
     stopped = sum(o["certified"] for o in outcomes)
     note = (

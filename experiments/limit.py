@@ -13,8 +13,14 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from adagoal.api.explore import audit
-from adagoal.compare.comparison_output import ColumnFormats, TextTable
-from adagoal.compare.experiment import Experiment, ExperimentOptions, ExperimentReport, RunOutcome
+from adagoal.compare.experiment import (
+    ColumnFormats,
+    Experiment,
+    ExperimentOptions,
+    ExperimentReport,
+    RunOutcome,
+    TextTable,
+)
 from adagoal.compare.experiment_runner import make_known_model, run_settings
 from adagoal.core.transition_data import TransitionCounts
 from adagoal.runs.exploration_settings import ExplorationSettings
@@ -24,29 +30,29 @@ from experiments.price import DELTA, WORLDS
 
 
 class Cell(NamedTuple):
-    """The limit of a world, or with a seed a run."""
+    """The lower bound of an environment or, with a seed, a run."""
 
     world: str
     seed: int | None = None
 
     @property
     def name(self) -> str:
-        """Of its file."""
+        """Name of its file."""
         return f"{self.world}-{'limit' if self.seed is None else self.seed}"
 
 
 def worlds(options: ExperimentOptions) -> list[str]:
-    """Those that were asked for."""
+    """Return the selected environments."""
     return [name for name in WORLDS if not options.world or name in options.world]
 
 
 def cells(options: ExperimentOptions) -> list[Cell]:
-    """The limit of every world, and runs."""
+    """Return the lower bound of every environment, and the runs."""
     return [Cell(world, seed) for world in worlds(options) for seed in (None, *options.seeds)]
 
 
 def measure(cell: Cell, options: ExperimentOptions) -> dict[str, Any]:
-    """The limit for delta, or a run to its stop."""
+    """Compute the lower bound for delta, or run to the stop."""
     setting: ExplorationSettings = replace(WORLDS[cell.world], delta=DELTA)
     began = time.process_time()
     found: dict[str, Any] = {"world": cell.world, "seed": cell.seed}
@@ -61,7 +67,7 @@ def measure(cell: Cell, options: ExperimentOptions) -> dict[str, Any]:
 
 
 def table_row(world: str, outcomes: Sequence[RunOutcome]) -> dict[str, Any]:
-    """A world's line of the table."""
+    """Return the row of an environment."""
     own = [r for r in outcomes if r["world"] == world]
     least = next(r for r in own if r["seed"] is None)
     runs = [r for r in own if r["seed"] is not None]
@@ -75,7 +81,7 @@ def table_row(world: str, outcomes: Sequence[RunOutcome]) -> dict[str, Any]:
 
 
 def report(outcomes: Sequence[RunOutcome], options: ExperimentOptions) -> ExperimentReport:
-    """World by world."""
+    """Return one row per environment."""
     rows = [table_row(world, outcomes) for world in worlds(options)]
     columns: ColumnFormats = {
         **{"world": "{world}", "L": "{L:g}", "eps": "{epsilon:g}"},

@@ -27,7 +27,7 @@ VTR_BUDGET = 100_000
 
 
 def states_cells(options: ExperimentOptions) -> list[Cell]:
-    """The linear methods first. Tabular certified takes one seed where S is largest."""
+    """Return the runs, linear methods first. The tabular method has one seed for the largest S."""
     families, seeds = ("windy", "tree"), options.seeds
     few = {size: seeds if size < max(SIZES) else seeds[:1] for size in SIZES}
     return [Cell(family, S, 4, m, s) for family in families for S in SIZES for m in LINEAR for s in seeds] + [
@@ -36,7 +36,7 @@ def states_cells(options: ExperimentOptions) -> list[Cell]:
 
 
 def kernels_cells(options: ExperimentOptions) -> list[Cell]:
-    """Both families, on the smallest grid."""
+    """Return the runs of both families on the smallest grid."""
     S = min(SIZES)
     return [
         Cell(family, S, d, m, s, True)
@@ -48,7 +48,7 @@ def kernels_cells(options: ExperimentOptions) -> list[Cell]:
 
 
 def methods_cells(options: ExperimentOptions) -> list[Cell]:
-    """The runs of the smallest grid, and a short one of ``vtr``."""
+    """Return the runs on the smallest grid, and a short one of ``vtr``."""
     own = [Cell("windy", min(SIZES), 4, m, s) for m in METHODS for s in options.seeds]
     return [*own, Cell("windy", min(SIZES), 4, "vtr", options.seeds[0], budget=VTR_BUDGET)]
 

@@ -10,9 +10,9 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from adagoal.compare.comparison_output import COLOUR_BLIND_PALETTE, GUIDE_COLOUR, TextTable
-from adagoal.compare.experiment import ExperimentOptions, ExperimentReport, RunOutcome
-from adagoal.report.curve_page import CurvePanel, curves_by_seed
+from adagoal.compare.experiment import ExperimentOptions, ExperimentReport, RunOutcome, TextTable
+from adagoal.report.curve_page import CurvePlot, curves_by_seed
+from adagoal.report.figures import COLOUR_BLIND_PALETTE, GUIDE_COLOUR
 from experiments import misfit
 from experiments.linear_runs import DELTA, EPSILON, RADIUS, SIZES, Cell, goal_space
 from experiments.required_samples import for_vtr
@@ -24,7 +24,7 @@ METHODS = {
     "vtr-pooled": COLOUR_BLIND_PALETTE[2],
     "certified": COLOUR_BLIND_PALETTE[1],
 }
-"""With their colours."""
+"""Methods and their colours."""
 PARTS_OF_THE_STEPS = {
     "radius": "squared radius r²",
     "half_range": "half range h",
@@ -39,17 +39,17 @@ TITLES = {
 
 
 def exponent(x: Sequence[float], y: Sequence[float]) -> float:
-    """b of the best fit  y ~ x^b."""
+    """Return b of the best fit  y ~ x^b."""
     return float(np.polyfit(np.log(x), np.log(y), 1)[0])
 
 
 def middle(rows: Iterable[RunOutcome], key: str = "steps") -> float:
-    """The median of a column over the seeds."""
+    """Return the median of a column over the seeds."""
     return float(statistics.median(row[key] for row in rows))
 
 
 def states_table(rows: Sequence[RunOutcome]) -> str:
-    """Markdown."""
+    """Return the table in Markdown."""
     lines = []
     for family in ("windy", "tree"):
         for method in METHODS:
@@ -59,7 +59,7 @@ def states_table(rows: Sequence[RunOutcome]) -> str:
 
 
 def _point(own: Sequence[RunOutcome]) -> str:
-    """Steps with their range, audits, seconds and memory."""
+    """Return steps with their range, audits, seconds and memory as text."""
     done = [r for r in own if r["status"] == "certified"]
     steps = [r["steps"] for r in own]
     spread = f" [{min(steps):,}, {max(steps):,}]" if len(own) > 1 else ""
@@ -69,7 +69,7 @@ def _point(own: Sequence[RunOutcome]) -> str:
 
 
 def states_figure(rows: Sequence[RunOutcome]) -> Figure:
-    """Two panels, one per family."""
+    """Draw two panels, one per family."""
     figure = Figure((9.5, 3.9), layout="constrained")
     axes = figure.subplots(1, 2, sharey=True)
     for ax, (family, title) in zip(axes, (("windy", "grid"), ("tree", "tree")), strict=True):
@@ -84,7 +84,7 @@ def states_figure(rows: Sequence[RunOutcome]) -> Figure:
 
 
 def curves(ax: Axes, rows: Sequence[RunOutcome], over: str) -> None:
-    """Medians and ranges; hollow triangles where a run was given up before its stop."""
+    """Draw medians and ranges, and a hollow triangle for each run that ran out of time."""
     for method, colour in METHODS.items():
         own = [row for row in rows if row["method"] == method]
         done = [row for row in own if row["status"] == "certified"]
@@ -102,19 +102,19 @@ def curves(ax: Axes, rows: Sequence[RunOutcome], over: str) -> None:
     ax.grid(alpha=0.3)
 
 
-def line_panels(rows: Sequence[RunOutcome], titles: Mapping[str, str], over: str, label: str) -> list[CurvePanel]:
-    """The same for the page, with every seed: a panel for every family, by its title. Given up runs are left out."""
+def line_panels(rows: Sequence[RunOutcome], titles: Mapping[str, str], over: str, label: str) -> list[CurvePlot]:
+    """Return the same curves for the page, one plot per family, without runs that ran out of time."""
     found = []
     for family, title in titles.items():
         done = [row for row in rows if (row["family"], row["status"]) == (family, "certified")]
         points = {m: [(row["seed"], row[over], row["steps"]) for row in done if row["method"] == m] for m in METHODS}
         lines = [line for method in METHODS for line in curves_by_seed(method, points[method])]
-        found.append(CurvePanel(TITLES[title], label, "steps to the certified stop", lines))
+        found.append(CurvePlot(TITLES[title], label, "steps to the certified stop", lines))
     return found
 
 
 def kernels_fits(rows: Sequence[RunOutcome]) -> list[dict[str, Any]]:
-    """Per family and method: medians, exponents in d and in d - 1, and parts of the steps (docs/linear-steps.md)."""
+    """Return medians, exponents in d and d - 1, and factors of the steps, by family and method."""
     fits = []
     for family in ("windy", "weather"):
         for method in LINEAR:
@@ -133,7 +133,7 @@ def kernels_fits(rows: Sequence[RunOutcome]) -> list[dict[str, Any]]:
 
 
 def kernels_table(fits: list[dict[str, Any]]) -> str:
-    """Markdown: the steps with their exponents, and what they are made of."""
+    """Return two Markdown tables: the steps with their exponents, and the factors of the steps."""
     over = [f"d = {d}" for d in KERNELS]
     steps, parts = [], []
     for f in fits:
@@ -150,7 +150,7 @@ def kernels_table(fits: list[dict[str, Any]]) -> str:
 
 
 def kernels_figure(rows: Sequence[RunOutcome], fits: list[dict[str, Any]]) -> Figure:
-    """Two panels, one per family, with the slope 2."""
+    """Draw two panels, one per family, with the slope 2."""
     figure = Figure((9.5, 3.9), layout="constrained")
     axes = figure.subplots(1, 2, sharey=True)
     for ax, family in zip(axes, ("windy", "weather"), strict=True):
@@ -173,7 +173,7 @@ def kernels_figure(rows: Sequence[RunOutcome], fits: list[dict[str, Any]]) -> Fi
 
 
 def methods_table(rows: Sequence[RunOutcome], need: float) -> str:
-    """Markdown."""
+    """Return the table in Markdown."""
     lines = []
     for method in METHODS:
         own = [row for row in rows if row["method"] == method]
@@ -190,13 +190,13 @@ def methods_table(rows: Sequence[RunOutcome], need: float) -> str:
 
 
 def states(rows: Sequence[RunOutcome], options: ExperimentOptions) -> ExperimentReport:
-    """Steps against S."""
+    """Return the report of steps against S."""
     panels = line_panels(rows, {"windy": "grid", "tree": "tree"}, "states", "number of states S")
     return _report({"rows": rows}, states_table(rows), {"linear-states.png": states_figure(rows)}, panels)
 
 
 def kernels(rows: Sequence[RunOutcome], options: ExperimentOptions) -> ExperimentReport:
-    """Steps against d."""
+    """Return the report of steps against d."""
     fits = kernels_fits(rows)
     figures = {"linear-kernels.png": kernels_figure(rows, fits)}
     panels = line_panels(rows, {"windy": "windy", "weather": "weather"}, "d", "number of kernels d")
@@ -204,19 +204,19 @@ def kernels(rows: Sequence[RunOutcome], options: ExperimentOptions) -> Experimen
 
 
 def methods(rows: Sequence[RunOutcome], options: ExperimentOptions) -> ExperimentReport:
-    """All methods on one world."""
+    """Return the report of all methods in one environment."""
     cell = Cell("windy", min(SIZES), 4, "vtr", 0)
     need = for_vtr(cell.model(), goal_space(cell), RADIUS, EPSILON, DELTA)
     return _report({"rows": rows, "vtr_samples_needed": need}, methods_table(rows, need))
 
 
 def misfits(rows: Sequence[RunOutcome], options: ExperimentOptions) -> ExperimentReport:
-    """Worlds that are no mixture."""
+    """Return the report of environments that are no mixture."""
     return _report({"rows": rows}, misfit.table(rows))
 
 
 def _report(
-    found: dict[str, Any], text: str, figures: dict[str, Figure] | None = None, panels: Sequence[CurvePanel] = ()
+    found: dict[str, Any], text: str, figures: dict[str, Figure] | None = None, panels: Sequence[CurvePlot] = ()
 ) -> ExperimentReport:
     data = {"radius": RADIUS, "epsilon": EPSILON, "delta": DELTA, **found}
-    return ExperimentReport(data, text, data, figures or {}, panels=panels)
+    return ExperimentReport(data, text, data, figures or {}, plots=panels)

@@ -25,7 +25,7 @@ from adagoal.runs.folder_reader import find_saved_run
 FOLDER = "linear-runs"
 RADIUS, EPSILON, DELTA = 10.0, 1.0, 0.1
 SIZES = {100: "10x10", 1_000: "25x40", 10_000: "100x100"}
-"""Numbers of states, with the shapes of their grids."""
+"""Numbers of states and shapes of their grids."""
 NEAR, BEYOND = 4, 10
 """Goals on a grid: every cell up to this many steps from the start, and so many one step farther; 50 in all."""
 
@@ -34,34 +34,34 @@ class Cell(NamedTuple):
     """One run."""
 
     family: str
-    """The world is mixture-FAMILY."""
+    """The environment is mixture-FAMILY."""
     states: int
     d: int
     method: str
     seed: int
     even: bool = False
-    """All kernels but the first equally likely, instead of falling weights."""
+    """Give all kernels but the first the same weight, instead of falling weights."""
     budget: int | None = None
 
     @property
     def name(self) -> str:
-        """Of its file."""
+        """Name of its file."""
         return "-".join(map(str, self[:5])) + ("-even" if self.even else "")
 
     @property
     def env_args(self) -> dict[str, Any]:
-        """What the world is built from."""
+        """Arguments of the environment."""
         size = {"rooms": self.states} if self.family == "tree" else {"shape": SIZES[self.states]}
         theta = [0.6] + [0.4 / (self.d - 1)] * (self.d - 1)
         return size | {"d": self.d} | ({"theta": theta} if self.even else {})
 
     def model(self) -> TabularMDP:
-        """The true one."""
+        """Return the true model."""
         return make_known_model(ExplorationSettings(f"mixture-{self.family}", self.env_args))
 
 
 def goal_space(cell: Cell) -> Longs:
-    """50 goals near the start, the same for every S: rooms 1..50 of a tree, or cells around the middle of a grid."""
+    """Return 50 goals near the start, the same for every S: rooms 1..50 of a tree, or cells around the middle."""
     if cell.family == "tree":
         return np.arange(1, 51)
     sides = [int(side) for side in SIZES[cell.states].split("x")]
@@ -74,7 +74,7 @@ def goal_space(cell: Cell) -> Longs:
 
 
 def measure(cell: Cell, options: ExperimentOptions) -> dict[str, Any]:
-    """One run to its stop, or until it has taken its minutes, and its audit."""
+    """Run until the method stops or the time is over, and audit the result."""
 
     def in_time(run: ExplorationRun) -> bool:
         return bool(run.seconds <= 60 * options.minutes)
@@ -119,12 +119,12 @@ def measure(cell: Cell, options: ExperimentOptions) -> dict[str, Any]:
 
 
 def _megabytes() -> int:
-    """The most memory that this process ever had."""
+    """Return the peak memory of this process."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
 
 
 def half_range(mdp: TabularMDP, goals: Longs, visits: Longs) -> float:
-    """Half the range of V*_g over the possible successors, root mean square over goals and pairs by their visits.
+    """Return half the range of V*_g over possible successors, as root mean square over goals and visited pairs.
 
     What ``vtr-pooled`` takes for the standard deviation of the noise.
     """
@@ -137,12 +137,12 @@ def half_range(mdp: TabularMDP, goals: Longs, visits: Longs) -> float:
 
 
 def over(cell: Cell, outcome: RunOutcome, options: ExperimentOptions) -> bool:
-    """A run that was given up is not over if it may take longer now."""
+    """Return False for a run that ran out of time, if it may take longer now."""
     return bool(outcome["status"] != Status.INTERRUPTED or outcome["seconds"] >= 60 * options.minutes)
 
 
 def line(row: RunOutcome) -> str:
-    """A run in words."""
+    """Return the outcome of a run in words."""
     verdict = {True: "audit ok", False: "AUDIT FAILS", None: "not finished"}[row["audit"]]
     width = "-" if row["width"] is None else f"{row['width']:.3f}"
     return (

@@ -1,4 +1,4 @@
-"""Is a wrong mixture noticed? Shares of runs that end with a warning, and with a wrong answer.
+"""Runs with a wrong mixture: how many end with a warning, and how many with a wrong result.
 
 The true world strays from the windy 10 x 10 grid of the linear experiment: with probability eta a step ends in one of
 the pair's possible successors, uniformly, everywhere, in five cells near the start, or at the start alone. That is no
@@ -15,8 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from adagoal.api.explore import audit
-from adagoal.compare.comparison_output import TextTable
-from adagoal.compare.experiment import ExperimentOptions, RunOutcome
+from adagoal.compare.experiment import ExperimentOptions, RunOutcome, TextTable
 from adagoal.compare.experiment_runner import explore_uninterrupted
 from adagoal.core.errors import Status
 from adagoal.envs import mixture_models
@@ -40,29 +39,29 @@ class Point(NamedTuple):
 
     @property
     def name(self) -> str:
-        """Of its file."""
+        """Name of its file."""
         return "misfit-" + "-".join(map(str, self)).replace(" ", "_")
 
 
 def cells(options: ExperimentOptions) -> list[Point]:
-    """All of them."""
+    """Return all groups of runs."""
     epsilon = linear_runs.EPSILON
     strays = [Point(method, place, eta, epsilon) for method in METHODS for place in PLACES for eta in ETAS]
     return [Point(method, "nowhere", 0.0, 0.3) for method in METHODS] + strays
 
 
 def runs(point: Point, options: ExperimentOptions) -> int:
-    """Four per seed; true mixtures get ten times as many."""
+    """Return the number of runs: four per seed, and ten times as many for true mixtures."""
     return len(options.seeds) * (4 if point.eta else 40)
 
 
 def kept(point: Point, outcome: RunOutcome, options: ExperimentOptions) -> bool:
-    """Whether there were as many runs."""
+    """Return whether the file has all runs."""
     return bool(outcome["runs"] == runs(point, options))
 
 
 def stray(mdp: TabularMDP, eta: float, cells: tuple[int, ...]) -> TabularMDP:
-    """The model with the share eta of a uniform distribution over the possible successors, in the given cells."""
+    """Return the model mixed with a share eta of uniform successors, in the given cells."""
     m = mdp.mixture
     assert m is not None
     p = np.asarray(mdp.kernel()[m.pair_of_entry, m.successors]).ravel()
@@ -72,7 +71,7 @@ def stray(mdp: TabularMDP, eta: float, cells: tuple[int, ...]) -> TabularMDP:
 
 
 def measure(point: Point, options: ExperimentOptions) -> dict[str, Any]:
-    """How many of the runs warned, and how many were wrong (C1, C2, or a certificate)."""
+    """Count the runs that warned, and the runs that were wrong (C1, C2, or a certificate)."""
     cell = linear_runs.Cell("windy", min(linear_runs.SIZES), 4, "likelihood", 0)
     mdp, goals = cell.model(), linear_runs.goal_space(cell).tolist()
     warned = wrong = silent = 0
@@ -100,7 +99,7 @@ def measure(point: Point, options: ExperimentOptions) -> dict[str, Any]:
 
 
 def table(rows: Sequence[RunOutcome]) -> str:
-    """Markdown."""
+    """Return the table in Markdown."""
     lines = []
     for method in METHODS:
         for place in PLACES:

@@ -1,4 +1,4 @@
-"""The price of certainty: steps to the certified stop, over the steps after which the answer was right anyway.
+"""The price of certainty: steps to the certified stop, divided by the steps after which the result was correct.
 
 *Certified stop*: the stopping rule ends the run. *Audit-stop*: the first of a geometric grid of step counts from which
 on the exact audit (C1 and C2 of definition ``def_MGE``) of the plain empirical answer holds for good, in the same
@@ -24,8 +24,14 @@ from matplotlib.figure import Figure
 
 from adagoal.api.explore import audit
 from adagoal.compare.anytime_audit import AnytimeAuditor
-from adagoal.compare.comparison_output import ColumnFormats, TextTable, figure_with_panels
-from adagoal.compare.experiment import Experiment, ExperimentOptions, ExperimentReport, RunOutcome
+from adagoal.compare.experiment import (
+    ColumnFormats,
+    Experiment,
+    ExperimentOptions,
+    ExperimentReport,
+    RunOutcome,
+    TextTable,
+)
 from adagoal.compare.experiment_runner import make_known_model, run_settings
 from adagoal.core.errors import Status
 from adagoal.core.exploration_run import ExplorationRun
@@ -33,14 +39,15 @@ from adagoal.core.tabular_policy import Policy
 from adagoal.core.transition_data import TransitionCounts
 from adagoal.envs.model import TabularMDP, model_from_rows
 from adagoal.exact import solver
+from adagoal.report.figures import figure_with_panels
 from adagoal.runs.exploration_settings import ExplorationSettings
 from experiments.catalogue import CATALOGUE
 
 DELTA = 0.1
 PER_DECADE = 12
-"""Looks at the empirical answer."""
+"""Number of audits per decade of steps."""
 OTHERS = ("unigoal", "raregoal")
-"""Goal rules to compare with, on fewer seeds and up to a cap."""
+"""Other goal rules, run with fewer seeds and up to a cap."""
 CAP = 20
 """Runs with the other rules end after this multiple of AdaGoal's steps."""
 STYLES = (
@@ -71,18 +78,18 @@ class Cell(NamedTuple):
 
     @property
     def name(self) -> str:
-        """Of its file."""
+        """Name of its file."""
         return f"{self.world}-{self.rule}-{self.seed}"
 
     @property
     def setting(self) -> ExplorationSettings:
-        """The whole of it."""
+        """Settings of the run."""
         world = replace(WORLDS[self.world], delta=DELTA, goal_rule=self.rule)
         return replace(world, seed=self.seed, budget=self.budget)
 
 
 class Watch:
-    """An observer that audits the empirical answer now and then, and ends runs that take too long."""
+    """An observer that audits the empirical result from time to time, and ends runs that take too long."""
 
     def __init__(self, setting: ExplorationSettings, seconds: float, looking: bool) -> None:
         L, epsilon = float(setting.radius), setting.epsilon
@@ -94,11 +101,11 @@ class Watch:
 
     @property
     def seconds(self) -> float:
-        """Processor time so far, without the looks."""
+        """Processor time so far, without the audits."""
         return time.process_time() - self._began - self._looking
 
     def __call__(self, run: ExplorationRun) -> bool:
-        """Called after every rollout; False when time is up."""
+        """Audit if it is time, and return False when the time is over."""
         self.run = run
         if run.steps >= self._next:
             self.look(run)
@@ -106,7 +113,7 @@ class Watch:
         return self.seconds <= self._limit
 
     def look(self, run: ExplorationRun) -> None:
-        """Audit the empirical answer."""
+        """Audit the empirical result."""
         began = time.process_time()
         known = empirical(run.counts)
         V = solver.optimal_values(known)
@@ -119,7 +126,7 @@ class Watch:
 
 
 def empirical(counts: TransitionCounts) -> TabularMDP:
-    """The empirical model; a pair never tried stays where it is, so that no sensible policy uses it."""
+    """Return the empirical model. A pair that was never tried stays in its state, so no good policy uses it."""
     rows = []
     for x, (support, n) in enumerate(zip(counts.support.tolist(), counts.n.tolist(), strict=True)):
         seen = zip(counts.successor[x, :support].tolist(), counts.count[x, :support].tolist(), strict=True)
@@ -129,13 +136,13 @@ def empirical(counts: TransitionCounts) -> TabularMDP:
 
 @functools.cache
 def _compile() -> None:
-    """Once in every process, so that no run's time holds it."""
+    """Compile once in every process, before the time of a run begins."""
     for rule in ("adagoal", *OTHERS):
         _measure(Cell("two-room", rule, 0, 20_000), math.inf)
 
 
 def measure(cell: Cell, options: ExperimentOptions) -> dict[str, Any]:
-    """One run to its stop, its budget, or its time; audited at the end."""
+    """Run until the method stops or budget or time are spent, and audit the result."""
     _compile()
     return _measure(cell, options.seconds)
 
@@ -155,17 +162,17 @@ def _measure(cell: Cell, seconds: float) -> dict[str, Any]:
 
 
 def worlds(options: ExperimentOptions) -> list[str]:
-    """Those that were asked for."""
+    """Return the selected environments."""
     return [name for name in WORLDS if not options.world or name in options.world]
 
 
 def cells(options: ExperimentOptions) -> list[Cell]:
-    """AdaGoal's rule, to the stop."""
+    """Return the runs with AdaGoal's rule."""
     return [Cell(world, "adagoal", seed) for world in worlds(options) for seed in options.seeds]
 
 
 def other_cells(outcomes: Sequence[RunOutcome], options: ExperimentOptions) -> list[Cell]:
-    """The other rules, up to ``CAP`` times AdaGoal's steps."""
+    """Return the runs with other rules, up to ``CAP`` times AdaGoal's steps."""
     few = range(options.seeds[0], options.seeds[0] + options.other_seeds)
     found = []
     for world in worlds(options):
@@ -175,7 +182,7 @@ def other_cells(outcomes: Sequence[RunOutcome], options: ExperimentOptions) -> l
 
 
 def table_row(world: str, records: Sequence[RunOutcome]) -> dict[str, Any]:
-    """A world's line of the table."""
+    """Return the row of an environment."""
     of = {rule: [r for r in records if r["world"] == world and r["rule"] == rule] for rule in ("adagoal", *OTHERS)}
     own = of["adagoal"]
     steps = [r["steps"] for r in own]
@@ -208,7 +215,7 @@ def _other(rule: str, row: dict[str, Any]) -> str:
 
 
 def table(rows: Sequence[dict[str, Any]]) -> str:
-    """The table, and what its columns mean."""
+    """Return the table and the meaning of its columns."""
     columns: ColumnFormats = {
         **{"world": "{world}", "L": "{L:g}", "eps": "{epsilon:g}", "AdaGoal: certified stop": _stop},
         "seconds": "{seconds:.1f}",
@@ -227,7 +234,7 @@ def table(rows: Sequence[dict[str, Any]]) -> str:
 
 
 def figure(rows: Sequence[dict[str, Any]]) -> Figure:
-    """Audit-stop and certified stops of every world on one logarithmic axis."""
+    """Draw audit-stop and certified stops of every environment on one logarithmic axis."""
     drawn, (ax,) = figure_with_panels(1, (8.0, 0.6 + 0.55 * len(rows)))
     for _, label, marker, colour in STYLES:  # the legend, filled whatever stopped
         ax.plot([], [], marker, color=colour, label=label)
@@ -245,7 +252,7 @@ def figure(rows: Sequence[dict[str, Any]]) -> Figure:
 
 
 def report(outcomes: Sequence[RunOutcome], options: ExperimentOptions) -> ExperimentReport:
-    """World by world."""
+    """Return one row per environment."""
     rows = [table_row(world, outcomes) for world in worlds(options)]
     runs = sorted(outcomes, key=lambda r: list(WORLDS).index(r["world"]))
     return ExperimentReport(

@@ -1,4 +1,4 @@
-"""Steps that a rival's own stopping rule asks for, at least, computed on the known model.
+"""Steps that the stopping rule of a baseline needs at least, computed on the known model.
 
 Nobody has to run these. The empirical kernel is taken to be the true one, which only leaves out the mistakes:
 

@@ -17,17 +17,17 @@ from typing import Any, NamedTuple
 import numpy as np
 from matplotlib.figure import Figure
 
-from adagoal.compare.comparison_output import COLOUR_BLIND_PALETTE, GUIDE_COLOUR, TextTable, figure_with_panels
-from adagoal.compare.experiment import Experiment, ExperimentOptions, ExperimentReport, RunOutcome
+from adagoal.compare.experiment import Experiment, ExperimentOptions, ExperimentReport, RunOutcome, TextTable
 from adagoal.compare.experiment_runner import explore_uninterrupted
 from adagoal.envs.simulator import ModelSimulator
 from adagoal.envs.toy_models import lower_bound_instance
-from adagoal.report.curve_page import Curve, CurvePanel, curves_by_seed
+from adagoal.report.curve_page import Curve, CurvePlot, curves_by_seed
+from adagoal.report.figures import COLOUR_BLIND_PALETTE, GUIDE_COLOUR, figure_with_panels
 from experiments.catalogue import CATALOGUE
 
 DELTA = 0.1
 GOAL_RULES = dict(zip(("adagoal", "unigoal", "raregoal"), COLOUR_BLIND_PALETTE, strict=False))
-"""With their colours."""
+"""Goal rules and their colours."""
 
 
 class Point(NamedTuple):
@@ -41,7 +41,7 @@ class Point(NamedTuple):
 
 
 class Axis(NamedTuple):
-    """What is varied, and what the theory says about it."""
+    """A quantity that is varied, with the exponent of the theory."""
 
     label: str
     theory: float
@@ -74,18 +74,18 @@ class Cell(NamedTuple):
 
 
 def along(name: str, options: ExperimentOptions) -> tuple[Point, ...]:
-    """The points of an axis."""
+    """Return the points of an axis."""
     return AXES[name].points + (AXES[name].more if options.full else ())
 
 
 def cells(options: ExperimentOptions) -> list[Cell]:
-    """Every point with every rule and seed; the base point lies on several axes."""
+    """Return every point with every rule and seed. The base point is on several axes."""
     points = dict.fromkeys(point for name in AXES for point in along(name, options))
     return [Cell(point, rule, seed) for point in points for rule in GOAL_RULES for seed in options.seeds]
 
 
 def measure(cell: Cell, options: ExperimentOptions) -> dict[str, Any]:
-    """One run to the certified stop."""
+    """Run to the certified stop."""
     p, seed = cell.point, cell.seed
     best = int(np.random.default_rng([seed, 3]).integers(p.n * p.A))
     mdp = lower_bound_instance(n_decisions=p.n, n_actions=p.A, radius=p.L, epsilon=p.epsilon, best=best)
@@ -94,7 +94,7 @@ def measure(cell: Cell, options: ExperimentOptions) -> dict[str, Any]:
 
 
 def fit(points: Sequence[Point], name: str, rule: str, records: Sequence[RunOutcome]) -> dict[str, Any]:
-    """Medians along an axis, and the exponent with its standard error."""
+    """Return medians along an axis, and the fitted exponent with its standard error."""
     rows = []
     for point in points:
         steps = [
@@ -110,7 +110,7 @@ def fit(points: Sequence[Point], name: str, rule: str, records: Sequence[RunOutc
 
 
 def table(fits: Sequence[dict[str, Any]], seeds: int) -> str:
-    """Exponents beside the theory's."""
+    """Return the table of exponents, with those of the theory."""
     lines = []
     for axis in AXES:
         own = {f["rule"]: f for f in fits if f["axis"] == axis}
@@ -138,7 +138,7 @@ def table(fits: Sequence[dict[str, Any]], seeds: int) -> str:
 
 
 def figure(fits: Sequence[dict[str, Any]]) -> Figure:
-    """Four panels: steps against L, S, A and 1/epsilon, with the theory's slope."""
+    """Draw steps against L, S, A and 1/epsilon, with the slopes of the theory."""
     drawn, panes = figure_with_panels(4, (11.5, 3.6))
     for ax, (name, axis) in zip(panes, AXES.items(), strict=True):
         for rule, colour in GOAL_RULES.items():
@@ -160,18 +160,18 @@ def figure(fits: Sequence[dict[str, Any]]) -> Figure:
 
 
 def report(outcomes: Sequence[RunOutcome], options: ExperimentOptions) -> ExperimentReport:
-    """The fits."""
+    """Return the fits."""
     fits = [fit(along(name, options), name, rule, outcomes) for name in AXES for rule in GOAL_RULES]
     seeds = len(options.seeds)
     data = {"delta": DELTA, "seeds": seeds, "fits": fits, "runs": outcomes}
     figures = {"scaling.png": figure(fits)}
     return ExperimentReport(
-        fits, table(fits, seeds), data, figures, panels=[curves(name, outcomes, options) for name in AXES]
+        fits, table(fits, seeds), data, figures, plots=[curves(name, outcomes, options) for name in AXES]
     )
 
 
-def curves(name: str, records: Sequence[RunOutcome], options: ExperimentOptions) -> CurvePanel:
-    """Steps along an axis for the page, with every seed, and the slope of the theory."""
+def curves(name: str, records: Sequence[RunOutcome], options: ExperimentOptions) -> CurvePlot:
+    """Return the curves of an axis for the page, with every seed and the slope of the theory."""
     x = {point: AXES[name].value(point) for point in along(name, options)}
     found = [(Point(r["L"], r["n"], r["A"], r["epsilon"]), r) for r in records]
     lines: list[Curve] = []
@@ -181,7 +181,7 @@ def curves(name: str, records: Sequence[RunOutcome], options: ExperimentOptions)
     first, least = min(x.values()), min(lines[0].y)
     guide = [0.5 * least * (value / first) ** AXES[name].theory for value in sorted(x.values())]
     lines.append(Curve("the theory's slope", sorted(x.values()), guide))
-    return CurvePanel(f"Steps against {AXES[name].label}", AXES[name].label, "steps to the certified stop", lines)
+    return CurvePlot(f"Steps against {AXES[name].label}", AXES[name].label, "steps to the certified stop", lines)
 
 
 SCALING = Experiment(

@@ -21,14 +21,13 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from adagoal.api.explore import audit
-from adagoal.compare.comparison_output import TextTable
-from adagoal.compare.experiment import Experiment, ExperimentOptions, ExperimentReport, RunOutcome
+from adagoal.compare.experiment import Experiment, ExperimentOptions, ExperimentReport, RunOutcome, TextTable
 from adagoal.compare.experiment_runner import explore_uninterrupted
 from adagoal.core.exploration_run import ExplorationRun
 from adagoal.envs.model import TabularMDP
 from adagoal.envs.simulator import ModelSimulator
 from adagoal.exact import solver
-from adagoal.report.curve_page import Curve, CurvePanel, curves_by_seed
+from adagoal.report.curve_page import Curve, CurvePlot, curves_by_seed
 from experiments import extra_models
 from experiments.catalogue import CATALOGUE
 
@@ -36,7 +35,7 @@ ETAS = (1e-2, 1e-3, 1e-4, 1e-5, 1e-6, 1e-7, 1e-8)
 RADIUS, EPSILON, DELTA = 10.0, 1.0, 0.1
 GOAL, FORK = 1, 3
 DRAWS = 10_000
-"""Draws of the time at which the fork is first met."""
+"""Number of samples of the time at which the fork is first met."""
 WITH_RESET = "with the reset: certified stop, measured"
 WITHOUT_RESET = "without the reset: until the fork is met"
 LEMMA = "the lemma's 1 / (9 eta)"
@@ -56,12 +55,12 @@ class Cell(NamedTuple):
 
 
 def instance(eta: float, seed: int = 0) -> TabularMDP:
-    """The world, with one of its four actions hidden as the good one."""
+    """Return the instance; one of its four actions is the good one."""
     return extra_models.separation_instance(n_actions=4, radius=RADIUS, eta=eta, best=seed % 4)
 
 
 def with_reset(cell: Cell, options: ExperimentOptions) -> dict[str, Any]:
-    """One run of the certified explorer with the goal space {g}, and its audit."""
+    """Run the certified explorer with the goal space {g}, and audit the result."""
     mdp = instance(*cell)
     met = False
 
@@ -78,7 +77,7 @@ def with_reset(cell: Cell, options: ExperimentOptions) -> dict[str, Any]:
 
 
 def first_met(eta: float, seed: int) -> list[float]:
-    """10%, 50% and 90% quantile of the reset-free step at which the fork is first met.
+    """Return the 10%, 50% and 90% quantiles of the step at which a run without reset first meets the fork.
 
     The rounds before it that miss the fork are geometric in number; each takes one step to x, a geometric time there
     with zeta = 1/(L - 1), and one step back to s0.
@@ -91,7 +90,7 @@ def first_met(eta: float, seed: int) -> list[float]:
 
 
 def report(outcomes: Sequence[RunOutcome], options: ExperimentOptions) -> ExperimentReport:
-    """Both curves, by eta."""
+    """Return both curves, by eta."""
     data = []
     for eta, own in zip(ETAS, np.array(outcomes, object).reshape(len(ETAS), -1).tolist(), strict=True):
         steps = np.quantile([run["steps"] for run in own], (0.1, 0.5, 0.9))
@@ -113,22 +112,22 @@ def report(outcomes: Sequence[RunOutcome], options: ExperimentOptions) -> Experi
     setting = {"radius": RADIUS, "epsilon": EPSILON, "delta": DELTA, "seeds": list(options.seeds), "draws": DRAWS}
     text = TextTable.from_rows(rows, COLUMNS, left=0).to_markdown()
     found = {"separation.png": figure(data)}
-    return ExperimentReport(rows, text, setting | {"rows": data}, found, panels=[panel(data, options.seeds)])
+    return ExperimentReport(rows, text, setting | {"rows": data}, found, plots=[panel(data, options.seeds)])
 
 
-def panel(rows: Sequence[dict[str, Any]], seeds: Sequence[int]) -> CurvePanel:
-    """The same curves for the page, with those of every seed."""
+def panel(rows: Sequence[dict[str, Any]], seeds: Sequence[int]) -> CurvePlot:
+    """Return the curves for the page, with those of every seed."""
     runs = [(row["diameter"], seed, run) for row in rows for seed, run in zip(seeds, row["reset_runs"], strict=True)]
     lines = curves_by_seed(WITH_RESET, ((seed, diameter, run["steps"]) for diameter, seed, run in runs))
     x = [row["diameter"] for row in rows]
     for i, share in enumerate(("10%", "median", "90%")):
         lines.append(Curve(f"{WITHOUT_RESET}, {share}", x, [row["reset_free_steps"][i] for row in rows]))
     lines.append(Curve(LEMMA, x, [1 / (9 * row["eta"]) for row in rows]))
-    return CurvePanel("What the reset is worth", DIAMETER, "steps", lines)
+    return CurvePlot("What the reset is worth", DIAMETER, "steps", lines)
 
 
 def figure(rows: Sequence[dict[str, Any]]) -> Figure:
-    """Both curves over the diameter."""
+    """Draw both curves over the diameter."""
     x = [row["diameter"] for row in rows]
     drawn = Figure((6.4, 4.0), layout="constrained")
     ax = drawn.subplots()

@@ -15,7 +15,9 @@ import pytest
 import browser as driver
 from adagoal.api import explore as api
 from adagoal.cli.main import run_command_line as main
-from adagoal.report import StateMetadata, write_report
+from adagoal.report import StateMetadata, exploration_panels, write_report
+from adagoal.report.exploration_panels import ExplorationSource
+from adagoal.report.html_page import Panel, PanelContent
 from adagoal.report.show import show
 from adagoal.runs.result import Result, load_result
 
@@ -196,6 +198,35 @@ def test_the_page_works_in_a_notebook(browser: driver.Browser, run: Path, tmp_pa
     page.wait(f"{inside}.body.dataset.ready === 'yes'")
     assert page.evaluate(f"{inside}.querySelectorAll('#table tbody tr').length") == len(result.goals)
     assert page.evaluate("document.querySelectorAll('body > div tbody tr').length") == len(result.goals)
+    assert page.troubles() == []
+
+
+def test_a_new_panel_is_shown(browser: driver.Browser, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A function that returns data, and a script that draws them and follows the chosen goal."""
+
+    def largest_bounds(source: ExplorationSource) -> PanelContent:
+        return PanelContent({"unit": "<b>steps</b>"}, {"bounds": np.array([1.0, 2.0, 4.0])})
+
+    script = tmp_path / "bounds.js"
+    script.write_text("""{
+      const text = document.createElement("p"), box = document.createElement("div");
+      box.id = "bounds-plot";
+      $("bounds").append(text, box);
+      const plot = newPlot("bounds", "bounds-plot", 200, "number", "bound");
+      addGlyph(plot, "line", newSource("bounds-line", "x", "y"), {x: "@x", y: "@y", line_color: BLUE});
+      addPanel({
+        show(data) { fill("bounds-line", {x: [0, 1, 2], y: [...data.bounds]}); setRange(plot, [0, 2], [0, 4]); },
+        draw() { text.textContent = `goal ${page.goal}, in ${page.data.facts.unit}`; },
+      });
+    }""")
+    panel = Panel("bounds", "Bounds", largest_bounds, (script,))
+    monkeypatch.setattr(exploration_panels, "PANELS", (*exploration_panels.PANELS, panel))
+    write_report(api.explore("chain", 5, budget=500), tmp_path / "run")
+    page = opened(browser, tmp_path / "run")
+    page.evaluate("choose(1)")
+    assert text(page, "bounds").strip() == "goal 1, in <b>steps</b>"
+    assert page.evaluate("part('bounds-line').data.y") == [1, 2, 4]
+    assert page.evaluate("[...Bokeh.index].some(view => view.model.name === 'bounds')"), "the plot is drawn"
     assert page.troubles() == []
 
 

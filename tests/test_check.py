@@ -46,7 +46,7 @@ def test_numbers_on_the_fly_and_a_random_start() -> None:
     assert check.ok
     assert check.n_states is None
     assert not check.fixed_start
-    assert any("as they are met, at most 50" in line for line in check.plan)
+    assert any("numbers new states in order, at most 50" in line for line in check.plan)
     assert any("virtual start" in line for line in check.plan)
     fixed = adagoal.check_env(PairEnv(SLIPPERY, (0, 3)), start_seed=2)
     assert fixed.fixed_start
@@ -208,10 +208,10 @@ def test_a_goal_conditioned_environment(capsys: pytest.CaptureFixture[str]) -> N
     assert told["takes_goals"]
     assert told["seed_decides"]
     assert told["reached_within"] == pytest.approx(0.1)
-    assert "asks for goals within L = 20 steps, and discounts with 0.96" in told["plan"]
-    assert "takes up to 0.8 GB of memory for 400,000 steps, beside its workers" in told["plan"]
+    assert "chooses goals within L = 20 steps, with the discount 0.96" in told["plan"]
+    assert "needs up to 0.8 GB of memory for 400,000 steps, without its workers" in told["plan"]
     assert run_command_line(["check", "point-mass", "--max-states", "9"]) == 2
-    assert "error: --max-states: is for explorations; this environment is for trainings" in capsys.readouterr().out
+    assert "error: --max-states: is for explorations; this environment is for adagoal train" in capsys.readouterr().out
 
 
 def test_a_goal_conditioned_environment_of_a_module_or_with_a_wrapper() -> None:
@@ -261,8 +261,8 @@ def test_what_a_training_would_do_with_an_odd_environment() -> None:
     deaf = adagoal.check_env(Deaf(), steps=50)
     assert deaf.ok
     assert deaf.takes_goals is False
-    assert any("has no time limit of its own" in line for line in deaf.warnings)
-    assert any("cannot tell the environment its goal" in line for line in deaf.plan)
+    assert any("the environment has no time limit" in line for line in deaf.warnings)
+    assert any("cannot set the goal of the environment" in line for line in deaf.plan)
     assert any("the same seed does not give the same steps" in line for line in deaf.warnings)
     hooked = adagoal.check_env(Deaf(), set_goal=passed_over)
     assert (hooked.exit_code, hooked.errors[0].split(": ")[0]) == (2, "set_goal")
@@ -281,7 +281,7 @@ def test_stray_prints_are_counted_and_leave_the_json_alone(capfd: pytest.Capture
     assert run_command_line(["check", "odd_envs:Chatty-v0", "--json", "--steps", "300"]) == 0
     told = json.loads(capfd.readouterr().out)
     assert told["printed"] > 10
-    assert any("it prints" in line for line in told["warnings"])
+    assert any("the environment prints" in line for line in told["warnings"])
 
 
 def test_wrong_arguments_are_named() -> None:

@@ -14,13 +14,14 @@ from adagoal.api import explore as api
 from adagoal.cli.main import run_command_line
 from adagoal.compare import anytime_audit, experiment_runner, method_comparison
 from adagoal.compare.anytime_audit import AnytimeAuditor, AuditCheck
-from adagoal.compare.comparison_output import compute_scores, draw_error_figure, live_score_table, make_score_table
+from adagoal.compare.comparison_output import compute_scores, live_score_table, make_error_plots, make_score_table
 from adagoal.core.errors import InputError
 from adagoal.core.exploration_run import ExplorationRun
 from adagoal.core.tabular_policy import Policy
 from adagoal.envs import registry
 from adagoal.exact.audit import audit_policies
 from adagoal.parallel.task_engine import LocalEngine
+from adagoal.report.figures import draw_curve_plots
 from adagoal.runs.exploration_settings import ExplorationSettings
 
 GRID = ExplorationSettings("grid", {"rows": 3, "cols": 3}, radius=3.5, epsilon=0.5, budget=1_000_000)
@@ -33,7 +34,7 @@ def outcomes(cells: list[ExplorationSettings], folder: Path) -> list[Any]:
         cells,
         options,
         LocalEngine(1, print),
-        experiment_runner.ExperimentDisplay(quiet=True),
+        experiment_runner.ExperimentProgress(quiet=True),
     )
 
 
@@ -138,7 +139,9 @@ def test_table_and_figure_show_everyone() -> None:
     assert "> 400 (0/1)" in text
     assert f"{won['own_stop']:,}" in text
     assert found[1].to_dict()["own_stop"] is None
-    assert len(draw_error_figure([won, lost]).axes) == 1
+    plots = make_error_plots([won, lost])
+    assert [line.name for line in plots[0].lines if line.seed is None] == ["certified, adagoal", "certified, unigoal"]
+    assert len(draw_curve_plots(plots).axes) == 1
 
 
 def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

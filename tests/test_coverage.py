@@ -173,7 +173,7 @@ def test_two_thousand_runs(tmp_path: Path):
     options = coverage.COVERAGE.fill_in_defaults(control=0, out=tmp_path)
     cells = coverage.COVERAGE.list_runs(options)
     found = experiment_runner.collect_outcomes(
-        coverage.COVERAGE, cells, options, LocalEngine(2, print), experiment_runner.ExperimentDisplay(quiet=True)
+        coverage.COVERAGE, cells, options, LocalEngine(2, print), experiment_runner.ExperimentProgress(quiet=True)
     )
     records = [record for chunk in found for record in chunk]
     for row in coverage.summary(records):

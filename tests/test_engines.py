@@ -244,7 +244,7 @@ def tables(experiment: Experiment, folder: Path, engine: Engine, **given: Any) -
         experiment,
         experiment.fill_in_defaults(out=folder, **given),
         engine,
-        experiment_runner.ExperimentDisplay(quiet=True),
+        experiment_runner.ExperimentProgress(quiet=True),
     )
     engine.close()
     return (folder / "arena.md").read_text(), {file.name for file in (folder / "cells").iterdir()}

@@ -21,10 +21,10 @@ def test_figure3_on_a_few_episodes(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(figure3, "EPISODES", 9)
     options = figure3.FIGURE3.fill_in_defaults(seeds=2, out=tmp_path)
     report = experiment_runner.run_experiment(
-        figure3.FIGURE3, options, LocalEngine(1, print), experiment_runner.ExperimentDisplay(quiet=True)
+        figure3.FIGURE3, options, LocalEngine(1, print), experiment_runner.ExperimentProgress(quiet=True)
     )
     data = report.data
-    for panel in report.panels:
+    for panel in report.plots:
         assert [(line.name, line.seed) for line in panel.lines[:3]] == [("UniGoal", seed) for seed in (None, 0, 1)]
         assert all(list(line.x) == list(range(1, 10)) for line in panel.lines), "a point for every episode"
     assert [(row["rule"], row["first"], row["last"]) for row in data["rows"][:3]] == [
@@ -135,8 +135,8 @@ def test_every_figure_with_curves_has_them_on_its_page() -> None:
         name: json.loads((DATA / f"{name}.json").read_text()) for name in ("scaling", "separation", "linear-states")
     }
     options = scaling.SCALING.fill_in_defaults(seeds=data["scaling"]["seeds"], full=False)
-    pages = {"scaling": scaling.report(data["scaling"]["runs"], options).panels}
-    pages["linear"] = linear_output.states(data["linear-states"]["rows"], options).panels
+    pages = {"scaling": scaling.report(data["scaling"]["runs"], options).plots}
+    pages["linear"] = linear_output.states(data["linear-states"]["rows"], options).plots
     pages["separation"] = [separation.panel(data["separation"]["rows"], data["separation"]["seeds"])]
     assert {name: len(panels) for name, panels in pages.items()} == {"scaling": 4, "linear": 2, "separation": 1}
     for panels in pages.values():

@@ -165,7 +165,7 @@ def test_a_full_disk_is_named_and_the_old_files_stay(
 
     with monkeypatch.context() as patch:
         patch.setattr(folders._HashingWriter, "write", full)
-        with pytest.raises(adagoal.InputError, match=r"goals-\d+.png: cannot be written \(No space left on device\)"):
+        with pytest.raises(adagoal.InputError, match=r"view-\d+.json: cannot be written \(No space left on device\)"):
             write_report(result, folder)
     assert content(folder) == before, "figures, page and view: all old, and the half file is gone"
     assert (write_report(result, folder)).read_text() == before["report.html"].decode().replace(

@@ -59,7 +59,7 @@ def test_a_run_that_was_given_up_goes_on(small, tmp_path):
         part = linear.PARTS["states"]
         options = part.fill_in_defaults(out=folder, minutes=minutes)
         (found,) = experiment_runner.collect_outcomes(
-            part, [cell], options, LocalEngine(1, print), experiment_runner.ExperimentDisplay(quiet=True)
+            part, [cell], options, LocalEngine(1, print), experiment_runner.ExperimentProgress(quiet=True)
         )
         return found
 

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
+import importlib.machinery
+import sys
+import types
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
@@ -81,7 +86,7 @@ def test_a_void_result_says_why(result: adagoal.Result) -> None:
 def test_the_page_of_a_result_and_of_its_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     result = adagoal.explore("chain", 4, budget=50, out=tmp_path / "run")
     page = adagoal.show(result)
-    assert "Go on with" not in page.html, "a result has no folder to go on in"
+    assert "Continue with" not in page.html, "a result has no folder to continue in"
     assert f"adagoal resume {tmp_path / 'run'}" in adagoal.show(tmp_path / "run").html
     assert page.save(tmp_path / "new" / "page.html").read_text() == page.html
     opened: list[str] = []
@@ -126,3 +131,33 @@ def test_a_run_shows_how_far_it_is(
         adagoal.explore("chain", 4, progress=True, observe=lambda run: bool(1 / 0))
     capfd.readouterr()
     adagoal.resume(tmp_path / "run", progress=True)
+
+
+@pytest.mark.parametrize("has_widgets", [True, False])
+def test_a_notebook_gets_the_same_display(
+    has_widgets: bool, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Rich draws into a widget of ipywidgets; without that package there are plain lines."""
+    drawn: list[str] = []
+
+    class Output(contextlib.nullcontext[None]):
+        def clear_output(self, wait: bool) -> None:
+            drawn.clear()
+
+        def close(self) -> None:
+            drawn.append("closed")
+
+    modules = {"IPython.display": {"display": lambda shown: drawn.append(str(getattr(shown, "text", "")))}}
+    modules["ipywidgets"] = {"Output": Output}
+    for name, content in modules.items():
+        module = types.ModuleType(name)
+        module.__dict__.update(content)
+        module.__spec__ = importlib.machinery.ModuleSpec(name, None)
+        monkeypatch.setitem(sys.modules, name, module if has_widgets or name != "ipywidgets" else None)
+    monkeypatch.setitem(sys.modules, "IPython", types.ModuleType("IPython"))
+    monkeypatch.setattr(progress_display, "Console", functools.partial(progress_display.Console, force_jupyter=True))
+    with progress_display.CertificationProgress() as display:
+        assert display.is_live == has_widgets
+        display(3, 40)
+        assert ("3 open cells" in "".join(drawn)) == has_widgets
+    capfd.readouterr()

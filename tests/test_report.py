@@ -19,9 +19,9 @@ from adagoal.core.errors import to_single_line
 from adagoal.core.exploration_run import ExplorationRun
 from adagoal.envs import toy_models
 from adagoal.envs.simulator import ModelSimulator
-from adagoal.report import StateMetadata, make_headline, write_report
-from adagoal.report.exploration_data import layered_positions
-from adagoal.report.html_page import pack_data_block, unpack_data_block
+from adagoal.report import StateMetadata, exploration_panels, make_headline, write_report
+from adagoal.report.exploration_panels import ExplorationSource, layered_positions
+from adagoal.report.html_page import Panel, PanelContent, pack_data_block, unpack_data_block
 from adagoal.runs.progress_display import ExplorationProgress, extrapolate_total_steps
 from adagoal.runs.result import Result, load_result
 
@@ -39,12 +39,6 @@ def data_of(page: Path) -> tuple[Any, dict[str, Any]]:
     return unpack_data_block(base64.b64decode(block))
 
 
-@pytest.fixture
-def words_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No figures: they take most of the time."""
-    monkeypatch.setattr("adagoal.report.exploration_page.draw_figures", lambda result, view: {})
-
-
 @pytest.fixture(scope="module")
 def certified() -> Result:
     return api.explore("grid", 6, env_args=ARGUMENTS)
@@ -57,10 +51,7 @@ def partial() -> Result:
 
 def test_page_needs_nothing_else(certified: Result, tmp_path: Path) -> None:
     page = own_part(write_report(certified, tmp_path))
-    static = page[page.index("<noscript>") : page.index("</noscript>")]
-    figures = re.findall(r'src="([^"]*)"', static)
-    assert figures == ["goals.png", "selection.png", "progress.png", "visits.png"], "beside it, without JavaScript"
-    rest = page.replace(static, "").replace('<link rel="icon" href="data:,">', "")
+    rest = page.replace('<link rel="icon" href="data:,">', "")
     assert not re.findall(r"(?:src|href)=", rest)
     assert "http" not in rest.replace("http-equiv", "")
     assert "@import" not in page
@@ -69,11 +60,19 @@ def test_page_needs_nothing_else(certified: Result, tmp_path: Path) -> None:
     assert "no guarantee" not in page
     assert "Open goals" not in page
     assert (tmp_path / "report.html").stat().st_size < 3_000_000
-    names = {"goals.png", "selection.png", "progress.png", "visits.png", "report.html", "view.json"}
-    assert names | {"manifest.json", "manifest.backup.json"} == {file.name for file in tmp_path.iterdir()}
+    names = {"report.html", "view.json", "manifest.json", "manifest.backup.json"}
+    assert {file.name for file in tmp_path.iterdir()} == names
 
 
-@pytest.mark.usefixtures("words_only")
+def test_figures_are_written_on_request(certified: Result, tmp_path: Path) -> None:
+    certified.save(tmp_path)
+    assert run_command_line(["report", str(tmp_path), "--png"]) == 0
+    assert {file.name for file in tmp_path.glob("*.png")} == {"goals.png", "progress.png"}
+    page = own_part(tmp_path / "report.html")
+    static = page[page.index("<noscript>") : page.index("</noscript>")]
+    assert re.findall(r'src="([^"]*)"', static) == ["goals.png", "progress.png"], "for readers without JavaScript"
+
+
 def test_every_number_is_in_the_page(certified: Result, tmp_path: Path) -> None:
     facts, arrays = data_of(write_report(certified, tmp_path))
     assert sorted(arrays["goal"].tolist()) == sorted(certified.certificates)
@@ -91,7 +90,6 @@ def test_every_number_is_in_the_page(certified: Result, tmp_path: Path) -> None:
     np.testing.assert_array_equal(arrays["moment_upper"][:, :-1], certified.arrays["past_upper"].T[order])
 
 
-@pytest.mark.usefixtures("words_only")
 def test_the_observed_model_is_in_the_page(certified: Result, tmp_path: Path) -> None:
     _, arrays = data_of(write_report(certified, tmp_path))
     row, actions = arrays["row"], certified.reset_action
@@ -102,9 +100,8 @@ def test_the_observed_model_is_in_the_page(certified: Result, tmp_path: Path) ->
     assert (np.diff(row.astype(int)) <= 9).all()
 
 
-@pytest.mark.usefixtures("words_only")
 def test_a_large_run_keeps_its_page_small(certified: Result, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("adagoal.report.exploration_data.MAX_POLICY_ENTRIES", 4 * 9)
+    monkeypatch.setattr("adagoal.report.exploration_panels.MAX_POLICY_ENTRIES", 4 * 9)
     _, arrays = data_of(write_report(certified, tmp_path))
     assert arrays["policy"].shape[0] == 4
     held = arrays["goal"][arrays["policy_row"] >= 0]
@@ -113,6 +110,32 @@ def test_a_large_run_keeps_its_page_small(certified: Result, tmp_path: Path, mon
     page = own_part(tmp_path / "report.html")
     assert '<p class="quiet small">This page holds the policies of 4 of 9 goals' in page
     assert f"adagoal watch {tmp_path}" in page
+
+
+def test_a_panel_is_one_function_and_one_script(
+    certified: Result, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing else is touched to add one. The browser shows it in ``test_browser.py``."""
+
+    def episode_lengths(source: ExplorationSource) -> PanelContent:
+        steps = source.result.arrays["past_steps"].astype(float)
+        return PanelContent({"unit": "<steps>"}, {"lengths": steps})
+
+    script = tmp_path / "lengths.js"
+    script.write_text(
+        "addPanel({show(data) { $('lengths').textContent = `${data.lengths.length} ${data.facts.unit}`; }});"
+    )
+    panel = Panel("lengths", "Episode lengths", episode_lengths, (script,))
+    monkeypatch.setattr(exploration_panels, "PANELS", (*exploration_panels.PANELS, panel))
+    page = write_report(certified, tmp_path / "run")
+    assert '<h2 id="lengths-title">Episode lengths</h2>' in own_part(page)
+    assert script.read_text() in own_part(page)
+    facts, arrays = data_of(page)
+    assert facts["unit"] == "<steps>"
+    np.testing.assert_array_equal(arrays["lengths"], certified.arrays["past_steps"])
+    monkeypatch.setattr(exploration_panels, "PANELS", (panel, panel))
+    with pytest.raises(AssertionError, match=r"panel lengths: another panel uses the names \['lengths', 'unit'\]"):
+        write_report(certified, tmp_path / "run")
 
 
 def test_places_of_a_world_without_a_map() -> None:
@@ -134,7 +157,6 @@ def test_a_block_is_read_as_it_was_packed() -> None:
         pack_data_block({}, {"a": np.zeros(2, np.int64)})
 
 
-@pytest.mark.usefixtures("words_only")
 def test_unfinished_run_lists_its_open_goals(partial: Result, tmp_path: Path) -> None:
     assert partial.open_goals
     page = write_report(partial, tmp_path).read_text()
@@ -161,7 +183,6 @@ def test_an_unfinished_curriculum_claims_what_it_has_finished(tmp_path: Path) ->
     assert load_result(tmp_path / "30000").certified_radius == late.radius
 
 
-@pytest.mark.usefixtures("words_only")
 @pytest.mark.parametrize("status", ["stopped", "budget", "interrupted"])
 def test_no_guarantee_is_said_everywhere(partial: Result, status: str, tmp_path: Path) -> None:
     result = replace(partial, guarantee=False, status=status, open_goals=partial.open_goals[:1])
@@ -171,14 +192,12 @@ def test_no_guarantee_is_said_everywhere(partial: Result, status: str, tmp_path:
     assert "no guarantee" in str(make_headline(result))
 
 
-@pytest.mark.usefixtures("words_only")
 def test_warnings_come_first_and_text_is_escaped(certified: Result, tmp_path: Path) -> None:
     page = own_part(write_report(replace(certified, warnings=["<b>not</b> a reset"]), tmp_path))
     assert "&lt;b&gt;not&lt;/b&gt; a reset" in page
     assert page.index("not&lt;/b&gt;") < page.index("Certificates")
 
 
-@pytest.mark.usefixtures("words_only")
 def test_report_is_the_same_from_the_stored_view(certified: Result, tmp_path: Path) -> None:
     view = StateMetadata.from_env(ModelSimulator(toy_models.open_grid_model(rows=3, cols=3)))
     certified.save(tmp_path)
@@ -217,7 +236,7 @@ def test_any_label_can_be_drawn(partial: Result, tmp_path: Path) -> None:
     odd = ("[/x]0", "$\\frac{0$", "$", "\u202egnp", "\x1b[31m", "\ud800", "x" * 10_000, "a\nb\tc")
     labels = tuple(f"{label}{state}" for state, label in enumerate(("$", *odd)))
     assert set(partial.goals) == set(range(9)), "all of them are drawn"
-    facts, _ = data_of(write_report(partial, tmp_path, StateMetadata(0, labels, None)))
+    facts, _ = data_of(write_report(partial, tmp_path, StateMetadata(0, labels, None), png=True))
     assert facts["labels"] == [f"{state} {to_single_line(name)}" for state, name in enumerate(labels)]
 
 
@@ -241,7 +260,7 @@ def test_what_an_environment_prints_is_not_in_the_json(tmp_path: Path, capfd: py
 def test_worlds_without_a_map(tmp_path: Path) -> None:
     for name, budget in (("chain", None), ("random-sparse", 2000)):
         result = api.explore(name, 5, budget=budget)
-        facts, arrays = data_of(write_report(result, tmp_path / name))
+        facts, arrays = data_of(write_report(result, tmp_path / name, png=True))
         assert not facts["grid"]
         assert arrays["place"][facts["start"]].tolist() == [0.0, 0.5]
         assert len(arrays["edges"]) > 0
@@ -251,8 +270,8 @@ def test_worlds_without_a_map(tmp_path: Path) -> None:
 
 
 def test_run_that_saw_nothing(tmp_path: Path) -> None:
-    assert write_report(api.explore("two-room", 40, budget=1), tmp_path / "two-room").exists()
-    assert write_report(api.explore("CliffWalking-v1", 5, budget=1), tmp_path / "cliff").exists(), "one episode"
+    assert write_report(api.explore("two-room", 40, budget=1), tmp_path / "two-room", png=True).exists()
+    assert write_report(api.explore("CliffWalking-v1", 5, budget=1), tmp_path / "cliff", png=True).exists()
 
 
 def test_expected_total_follows_the_trace() -> None:
@@ -280,4 +299,3 @@ def test_progress_prints_plain_lines_where_there_is_no_terminal(
     assert "open" in lines[-1]
     assert "epsilon 1" in lines[-1]
     assert "about" in lines[-1]
-    assert progress.world is seen[0].env

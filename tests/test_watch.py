@@ -20,7 +20,7 @@ import browser as driver
 from adagoal.api import explore as api
 from adagoal.cli.inspection_commands import LivePublisher
 from adagoal.cli.main import run_command_line as command
-from adagoal.compare.method_comparison import FolderComparison
+from adagoal.compare.method_comparison import ComparisonFolderSource
 from adagoal.core.errors import InputError
 from adagoal.core.file_io import folder_lock, is_folder_locked
 from adagoal.report import StateMetadata
@@ -89,7 +89,7 @@ def test_data_come_when_there_is_something_new(address: str, source: LiveRunSour
     facts, arrays = unpack_data_block(block)
     assert status == 200
     assert (facts["steps"], facts["running"]) == (1000, True)
-    assert "Not finished" in facts["words"]
+    assert "Not finished" in facts["html"]["words"]
     assert sorted(arrays["goal"]) == sorted(answers[0].certificates)
     assert ask(f"{address}data?after={headers['X-Stamp']}")[0] == 204
     source.publish_result(answers[1], StateMetadata(0))
@@ -131,7 +131,7 @@ def test_a_live_run_has_the_setting_of_the_run(tmp_path: Path) -> None:
     live = LivePublisher(tmp_path, lambda run: None)
     watched = api.explore(**SMALL, goals=[3, 4], budget=4000, observe=live)
     assert watched.setting.goal_space == (3, 4)
-    assert live.page_source._current_result()[0].setting == watched.setting
+    assert live.page_source.current_source().result.setting == watched.setting
 
 
 @pytest.mark.parametrize("path", ["//[", "/%", "http://[::1", "\x00"])
@@ -169,7 +169,7 @@ def test_a_folder_shows_its_last_save(tmp_path: Path) -> None:
     assert shown == [1000], "the checkpoint with which it began"
     assert source.version_stamp() != first
     assert unpack_data_block(source.pack_data())[0]["steps"] == result.steps == 2000
-    with pytest.raises(InputError, match="no run is going on"):
+    with pytest.raises(InputError, match="no run is active"):
         source.request_stop()
 
 
@@ -199,22 +199,22 @@ def test_a_request_of_yesterday_stops_nobody(tmp_path: Path) -> None:
 
 
 def test_a_comparison_is_watched_as_its_runs_come_in(tmp_path: Path) -> None:
-    source = FolderComparison(tmp_path)
+    source = ComparisonFolderSource(tmp_path)
     with pytest.raises(InputError, match="no run is finished yet"):
-        source.render_page()
+        source.current_page().render(live=True)
     arguments = ["compare", "chain", "--radius", "5", "--goal-rules", "adagoal,unigoal", "--seeds", "1", "--jobs", "1"]
     assert command([*arguments, "--budget", "2000", "--out", str(tmp_path), "--quiet"]) == 0
     before = source.version_stamp()
     assert "certified" in str(unpack_data_block(source.pack_data())[0]["tables"])
-    assert 'data-live="yes"' in source.render_page()
+    assert 'data-live="yes"' in source.current_page().render(live=True)
     facts, _ = unpack_data_block(source.pack_data())
-    assert {line["name"] for line in facts["panels"][0]["lines"]} == {"certified, adagoal", "certified, unigoal"}
+    assert {line["name"] for line in facts["curves"][0]["lines"]} == {"certified, adagoal", "certified, unigoal"}
     assert (facts["running"], facts["stops"]) == (False, False)
     next((tmp_path / "cells").iterdir()).unlink()
     assert source.version_stamp() != before
-    assert len({line["name"] for line in unpack_data_block(source.pack_data())[0]["panels"][0]["lines"]}) == 1
+    assert len({line["name"] for line in unpack_data_block(source.pack_data())[0]["curves"][0]["lines"]}) == 1
     (tmp_path / "cells" / "other.json").write_text("{}")
-    with pytest.raises(InputError, match="damaged, or no run of compare"):
+    with pytest.raises(InputError, match="damaged, or no run of adagoal compare"):
         source.pack_data()
 
 

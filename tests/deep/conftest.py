@@ -19,11 +19,10 @@ sys.path.append(str(Path(__file__).parents[1]))  # where the mutator of run fold
 
 
 @pytest.fixture(autouse=True)
-def no_pictures(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, pixel: bytes) -> None:
-    """Figures are made and not painted, and films are not made, but for the tests of the page."""
+def no_video(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Render videos only in the tests of the page: each takes seconds."""
     if request.module.__name__ != "test_page":
-        monkeypatch.setattr("adagoal.report.training_page.figure_to_png", lambda drawn: pixel)
-        monkeypatch.setattr("adagoal.report.training_video.write_video_strip", lambda about, env, trust: None)
+        monkeypatch.setattr("adagoal.report.training_video.write_video_strip", lambda record, env, trust: None)
 
 
 @pytest.fixture(scope="session")

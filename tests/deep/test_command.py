@@ -155,14 +155,19 @@ def test_a_run_leaves_its_folder_and_exit_code_three_when_time_is_up(tmp_path: P
     data = json.loads((tmp_path / "result.json").read_text())
     assert data["status"] == "done"
     assert data["steps"] == 400
-    for name in ("log.csv", "manifest.json", "policy.npz", "goals.npz", "curves.png", "goals.png", "maps.png"):
+    for name in ("log.csv", "manifest.json", "policy.npz", "goals.npz", "report.html"):
         assert (tmp_path / name).is_file()
     assert run_command_line([*arguments, "--overwrite", "--minutes", "1e-6"]) == 3
     assert re.search(r"recipe (light: JAX has no GPU here; .*|adagoal: JAX has a GPU)\n", capsys.readouterr().err)
     page = (tmp_path / "report.html").read_text()
     assert 'id="space"' in page, "the goal space"
-    assert all(f'<img src="{name}.png"' in page for name in ("curves", "goals", "maps")), "without JavaScript"
     assert len(page) < 3_000_000
+    assert not list(tmp_path.glob("*.png"))
+    assert run_command_line(["report", str(tmp_path), "--png"]) == 0
+    page = (tmp_path / "report.html").read_text()
+    for name in ("curves.png", "goals.png", "maps.png"):
+        assert (tmp_path / name).is_file()
+        assert f'<img src="{name}"' in page, "for readers without JavaScript"
 
 
 def test_the_display_says_at_which_step_a_success_was_measured(capsys: Any) -> None:

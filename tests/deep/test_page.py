@@ -44,7 +44,7 @@ def trained(finished: Path, tmp_path: Path) -> Path:
 @pytest.mark.skipif(driver.found() is None, reason=driver.HOW)
 def test_the_goal_space_goes_back_in_time(trained: Path) -> None:
     training_page.write_training_report(trained)
-    assert (trained / training_page.VIDEO_STRIP_FILE).is_file()
+    assert (trained / training_video.VIDEO_STRIP_FILE).is_file()
     with driver.Browser() as browser:
         page = browser.open((trained / "report.html").as_uri())
         page.wait("document.body.dataset.ready === 'yes'")
@@ -65,25 +65,25 @@ def test_the_goal_space_goes_back_in_time(trained: Path) -> None:
             assert page.evaluate("part('squares').data.x.length") == 41 * 41, "the map of the end is finer"
         assert page.evaluate("$('cells-text').textContent") == "certified 50%refuted 0%open 50%"
         assert "with <b>probability</b>" in page.evaluate("document.body.textContent"), "words, not markup"
-        titles = page.evaluate("page.data.facts.panels.map(panel => panel.title)")
+        titles = page.evaluate("page.data.facts.curves.map(plot => plot.title)")
         assert titles[-2:] == ["Success by distance, in the tests", "Success by distance from the start, evaluated"]
         assert page.troubles() == []
 
 
 def test_python_shows_the_page_of_a_folder(finished: Path) -> None:
     page = adagoal.show(finished)
-    assert page.title == "adagoal: point-mass"
-    assert page.html == training_page.render_training_page(*training_page.read_training_folder(finished))
+    assert page.title == "adagoal: point-mass, adagoal-proportional"
+    assert page.html == training_page.read_training_page(finished).render()
 
 
 def test_success_by_distance_is_that_of_the_tests(finished: Path) -> None:
-    about, _, past, _ = training_page.read_training_folder(finished)
-    tests = np.stack(past.tests)
+    source = training_page.read_training_folder(finished)
+    tests = np.stack(source.past.tests)
     assert tests.shape == (3, 1, 2, 2)
-    assert (tests[:, 0, :, 1].mean(1) == [point["success"] for point in about.learning_curves[0]]).all()
-    (panel,) = (panel for panel in training_page.training_panels(about, past, {}) if "distance" in panel.title)
-    assert [line.name for line in panel.lines] == [f"tests of quarter {k}" for k in (1, 2, 3)]
-    assert all(tests[..., 0].min() <= x <= tests[..., 0].max() for line in panel.lines for x in line.x)
+    assert (tests[:, 0, :, 1].mean(1) == [point["success"] for point in source.record.learning_curves[0]]).all()
+    (plot,) = (plot for plot in training_page.training_plots(source) if "distance" in plot.title)
+    assert [line.name for line in plot.lines] == [f"tests of quarter {k}" for k in (1, 2, 3)]
+    assert all(tests[..., 0].min() <= x <= tests[..., 0].max() for line in plot.lines for x in line.x)
 
 
 def test_maps_are_thinned_as_time_goes_on() -> None:
@@ -154,18 +154,18 @@ def test_the_film_of_fetch_marks_a_test_goal(tmp_path: Path) -> None:
 
 def test_a_training_is_watched_from_its_folder(trained: Path) -> None:
     source = training_page.TrainingFolderSource(trained)
-    assert 'data-live="yes"' in source.render_page()
+    assert 'data-live="yes"' in source.current_page().render(live=True)
     facts, arrays = unpack_data_block(source.pack_data())
     assert not facts["running"]
-    assert "Finished" in facts["words"]
+    assert "Finished" in facts["html"]["words"]
     assert arrays["chosen"].shape[1:] == (CONFIG.episodes, 2)
-    with pytest.raises(InputError, match="no goals with numbers"):
+    with pytest.raises(InputError, match="only explorations have goals with numbers"):
         source.pack_policy(0)
 
 
 def test_a_page_leaves_out_what_is_about_an_earlier_policy(trained: Path) -> None:
     def page() -> str:
-        return training_page.render_training_page(*training_page.read_training_folder(trained))
+        return training_page.read_training_page(trained).render()
 
     by_distance = "Success by distance from the start, evaluated"
     assert "with &lt;b&gt;probability" in page()
@@ -176,20 +176,20 @@ def test_a_page_leaves_out_what_is_about_an_earlier_policy(trained: Path) -> Non
     assert by_distance not in page()
     assert training_page.OUTDATED_FILES_TITLE in page()
     facts, _ = unpack_data_block(training_page.TrainingFolderSource(trained).pack_data())
-    assert facts["cells"] == []
+    assert "cells" not in facts
     for name in (training_page.CERTIFICATE_FILE, training_page.EVALUATION_FILE):
-        assert f"{name}: repeat adagoal" in facts["words"]
+        assert f"{name}: repeat adagoal" in facts["html"]["words"]
 
 
 def test_evaluate_and_certify_write_files_for_the_page(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run_command_line(["evaluate", str(trained), "--episodes", "3"]) == 0
     assert run_command_line(["certify", str(trained), "--radius", "5", "--halvings", "0", "--rollouts", "128"]) != 2
-    beside = training_page.read_training_folder(trained)[3]
-    assert (set(beside.current_contents), beside.outdated_names) == (
+    extra = training_page.read_training_folder(trained).extra
+    assert (set(extra.current_contents), extra.outdated_names) == (
         {training_page.CERTIFICATE_FILE, training_page.EVALUATION_FILE},
         [],
     )
-    assert beside.current_contents[training_page.EVALUATION_FILE]["episodes"] == 3
+    assert extra.current_contents[training_page.EVALUATION_FILE]["episodes"] == 3
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,9 @@
-"""Try an environment before a run: can it be used, would something void a certificate, and what will the run do?"""
+"""``adagoal check``: try an environment before a run.
+
+The check says whether a run can use the environment, what would void its certificates, and what the run will do. An
+environment with goals and continuous actions is checked for training, by the same rules as training itself
+(:mod:`adagoal.deep.env_inspection`). That needs no JAX.
+"""
 
 from __future__ import annotations
 
@@ -39,6 +44,10 @@ from adagoal.envs.model import TabularMDP
 from adagoal.envs.simulator import ModelSimulator
 
 DEFAULT_CHECK_STEPS = 2000
+TRAINING_PROCESS_BYTES = 800_000_000
+"""Bytes of the training process without its replay buffer, measured with JAX on a CPU."""
+DEFAULT_HORIZON = 100
+"""Steps of an episode if a goal-conditioned environment has no time limit; also the length of a repeated walk."""
 
 
 def check_env(
@@ -53,12 +62,12 @@ def check_env(
     steps: int = DEFAULT_CHECK_STEPS,
     seed: int = 0,
 ) -> Check:
-    """Try an environment, as :func:`adagoal.explore` would use it, for some ``steps`` with random actions.
+    """Try an environment as :func:`adagoal.explore` would use it, for some ``steps`` with random actions.
 
-    A model, or a matrix that makes one, is looked at and not stepped.
-    A goal-conditioned one with real actions is tried as :func:`adagoal.train` would use it; ``set_goal`` is that of
-    ``train``. An environment object is reset and stepped, so give one that is not in use. ``step_timeout`` is that of
-    ``explore``; with it observations are not compared with their space, and action masks not looked for.
+    A model, or a matrix that defines one, is inspected and not stepped. An environment with goals and continuous
+    actions is tried as :func:`adagoal.train` would use it, with the same ``set_goal``. An environment object is reset
+    and stepped, so pass one that is not in use. ``step_timeout`` is that of ``explore``; with it the check neither
+    compares observations with their space nor looks for action masks.
     """
     check_integer("steps", steps, 1, 10**9)
     check_integer("seed", seed, 0, 2**31 - 1)
@@ -68,25 +77,25 @@ def check_env(
     with tempfile.TemporaryFile("w+", errors="replace") as printed:
         with stdout_to_stderr(printed):
             try:
-                given = CheckOptions(arguments, start_seed, max_states, step_timeout, steps, seed, set_goal)
-                brought = model_sources.convert_matrix_argument(env, None, None)
-                if isinstance(brought, TabularMDP):
-                    _check_model(check, brought, given)
+                options = CheckOptions(arguments, start_seed, max_states, step_timeout, steps, seed, set_goal)
+                model = model_sources.convert_matrix_argument(env, None, None)
+                if isinstance(model, TabularMDP):
+                    _check_model(check, model, options)
+                elif isinstance(env, str):
+                    _check_named_env(check, env, options)
                 else:
-                    _check_named_env(check, env, given) if isinstance(env, str) else _check_env_object(
-                        check, env, env, given
-                    )
+                    _check_env_object(check, env, env, options)
             except InputError as error:
                 check.errors.append(str(error))
         printed.seek(0)
         check.printed = sum(1 for _ in printed)
     if check.printed:
-        check.warnings.append(f"it prints ({check.printed} lines); that goes to standard error")
+        check.warnings.append(f"the environment prints ({check.printed} lines); they go to standard error")
     return check
 
 
 class CheckOptions(NamedTuple):
-    """What was said about the environment and the trial."""
+    """Arguments of :func:`check_env`."""
 
     env_args: Mapping[str, Any]
     start_seed: int | str | None
@@ -97,95 +106,93 @@ class CheckOptions(NamedTuple):
     set_goal: SetGoalFunction | None
 
 
-def _check_named_env(check: Check, name: str, given: CheckOptions) -> None:
-    """A model is simulated, anything else is made and stepped."""
+def _check_named_env(check: Check, name: str, options: CheckOptions) -> None:
     if is_training_only_env(name):
-        _check_training_env(check, name, given)
+        _check_training_env(check, name, options)
         return
-    model = registry.make_exact_model(name, given.env_args, given.start_seed)
-    own = registry.is_model_name(name) or name.endswith(model_sources.MODEL_SUFFIXES)
-    made = None if own else registry.make_gym_env(name, given.env_args)
-    check.warnings += [] if own else registry.find_gym_spec(name)[1]
+    model = registry.make_exact_model(name, options.env_args, options.start_seed)
+    is_model = registry.is_model_name(name) or name.endswith(model_sources.MODEL_SUFFIXES)
+    made = None if is_model else registry.make_gym_env(name, options.env_args)
+    check.warnings += [] if is_model else registry.find_gym_spec(name)[1]
     if model is None:
         assert made is not None
-        _check_env_object(check, name, made, given)
-        with contextlib.suppress(Exception, SystemExit):  # what it raises then is of no interest to anybody
+        _check_env_object(check, name, made, options)
+        with contextlib.suppress(Exception, SystemExit):  # the check is finished; errors of close do not matter
             made.close()
         return
     fixed_start = made is None or bool(model.n_states == getattr(made.observation_space, "n", None))
     check.time_limit = None if made is None else env_checker.find_time_limit(made)
-    _record_model_facts(check, ModelSimulator(model), fixed_start)
+    _record_model_properties(check, ModelSimulator(model), fixed_start)
 
 
-def _check_model(check: Check, model: TabularMDP, given: CheckOptions) -> None:
-    """A model that the user brings, with what was said about it."""
+def _check_model(check: Check, model: TabularMDP, options: CheckOptions) -> None:
     check.env = to_single_line(model.name, 200)
-    if given.set_goal is not None:
-        raise InputError("is for goal-conditioned environments with real actions", "set_goal")
-    world, _ = registry.make_single_env(model, *given[:4])
-    assert isinstance(world, ModelSimulator)
-    _record_model_facts(check, world, fixed_start=True)
+    if options.set_goal is not None:
+        raise InputError("is for goal-conditioned environments with continuous actions", "set_goal")
+    env, _ = registry.make_single_env(model, *options[:4])
+    assert isinstance(env, ModelSimulator)
+    _record_model_properties(check, env, fixed_start=True)
 
 
-def _record_model_facts(check: Check, world: ModelSimulator, fixed_start: bool) -> None:
-    """What a known model says by itself."""
-    model = world.mdp
+def _record_model_properties(check: Check, env: ModelSimulator, fixed_start: bool) -> None:
+    model = env.mdp
     check.known_model, check.n_actions, check.n_states = True, model.n_actions, model.n_states
     check.fixed_start, check.action_masks = fixed_start, bool(model.absent.any())
-    check.plan += _describe_exploration(check, world)
+    check.plan += _describe_exploration(check, env)
 
 
-def _check_env_object(check: Check, named: Any, env: Any, given: CheckOptions) -> None:
-    """Step an environment as it is; ``named`` is how the user gave it."""
+def _check_env_object(check: Check, named: Any, env: Any, options: CheckOptions) -> None:
+    """Step an environment; ``named`` is the name or object that the user gave."""
     if is_goal_conditioned(env):
-        _check_training_env(check, named, given)
+        _check_training_env(check, named, options)
         return
-    if given.set_goal is not None:
-        raise InputError("is for goal-conditioned environments with real actions", "set_goal")
+    if options.set_goal is not None:
+        raise InputError("is for goal-conditioned environments with continuous actions", "set_goal")
     if not isinstance(env, gymnasium.Env):
         raise InputError(
             f"must be a name, a file, a matrix, a Model or a Gymnasium environment, not {type(env).__name__}", "env"
         )
-    check.known_model = registry.make_exact_model(env, {}, given.start_seed) is not None
+    check.known_model = registry.make_exact_model(env, {}, options.start_seed) is not None
     check.time_limit, check.observations = env_checker.find_time_limit(env), to_single_line(env.observation_space, 100)
-    watched = env_checker.InspectionWrapper(env)
-    body: EnvBackend = InProcessEnv(watched, check.env, given.max_states)
-    if given.step_timeout is None:
-        world = GymAdapter(env, check.env, given.start_seed, given.max_states)  # not watched, as that takes time
+    inspected = env_checker.InspectionWrapper(env)
+    backend: EnvBackend = InProcessEnv(inspected, check.env, options.max_states)
+    if options.step_timeout is None:
+        adapter = GymAdapter(
+            env, check.env, options.start_seed, options.max_states
+        )  # without the wrapper, which is slow
     else:
-        made, _ = registry.make_single_env(named, *given[:4])
+        made, _ = registry.make_single_env(named, *options[:4])
         assert isinstance(made, GymAdapter)
-        world, body = made, made.backend
-    check.n_actions, check.fixed_start = world.n_actions, not world.start_is_certain
-    check.n_states = None if body.spaces.declared_states is None else world.state_bound
-    _step_and_record(check, world, body, given)
-    if given.step_timeout is None and check.one_generator is not None:
-        _record_space_and_masks(check, watched.findings)
-    check.warnings += world.warnings
-    check.void += world.void_reasons
-    check.plan += _describe_exploration(check, world)
+        adapter, backend = made, made.backend
+    check.n_actions, check.fixed_start = adapter.n_actions, not adapter.start_is_certain
+    check.n_states = None if backend.spaces.declared_states is None else adapter.state_bound
+    _step_and_record(check, adapter, backend, options)
+    if options.step_timeout is None and check.one_generator is not None:
+        _record_space_and_masks(check, inspected.findings)
+    check.warnings += adapter.warnings
+    check.void += adapter.void_reasons
+    check.plan += _describe_exploration(check, adapter)
 
 
-def _check_training_env(check: Check, named: Any, given: CheckOptions) -> None:
-    """A goal-conditioned environment; ``named`` is how the user gave it."""
+def _check_training_env(check: Check, named: Any, options: CheckOptions) -> None:
     for name in ("env_args", "start_seed", "max_states", "step_timeout"):
-        if getattr(given, name) not in ({}, None):
-            raise InputError("is for explorations; this environment is for trainings", name)
-    check_goal_env(check, EnvSource.from_argument(named, given.set_goal), given.steps, given.seed)
+        if getattr(options, name) not in ({}, None):
+            raise InputError("is for explorations; this environment is for adagoal train", name)
+    check_goal_env(check, EnvSource.from_argument(named, options.set_goal), options.steps, options.seed)
 
 
-def _step_and_record(check: Check, world: GymAdapter, body: EnvBackend, given: CheckOptions) -> None:
-    """Everything that an environment does when it is stepped."""
-    found = env_checker.run_random_walk(world, given.steps, given.seed)
-    check.steps, check.states_met, check.ends_met = found.steps, found.n_states, found.n_terminal_states
-    check.steps_per_second = found.steps / max(found.seconds, 1e-9)
-    if found.failure is not None:
-        (check.void if found.steps else check.errors).append(str(found.failure))
+def _step_and_record(check: Check, adapter: GymAdapter, backend: EnvBackend, options: CheckOptions) -> None:
+    """Take random steps and record how the environment behaves."""
+    walk = env_checker.run_random_walk(adapter, options.steps, options.seed)
+    check.steps, check.states_met, check.ends_met = walk.steps, walk.n_states, walk.n_terminal_states
+    check.steps_per_second = walk.steps / max(walk.seconds, 1e-9)
+    if walk.failure is not None:
+        (check.void if walk.steps else check.errors).append(str(walk.failure))
         return
     try:
         check.seed_decides, check.one_generator = (
-            env_checker.is_seed_reproducible(body),
-            env_checker.uses_only_np_random(body),
+            env_checker.is_seed_reproducible(backend),
+            env_checker.uses_only_np_random(backend),
         )
     except InputError as error:
         check.void.append(str(error))
@@ -196,136 +203,126 @@ def _step_and_record(check: Check, world: GymAdapter, body: EnvBackend, given: C
         check.warnings.append(
             "not all randomness comes from np_random, so a resumed run is valid but not the same bit for bit"
         )
-        if isinstance(given.start_seed, int):
+        if isinstance(options.start_seed, int):
             check.void.append(
-                "start_seed seeds a generator of its own at every reset: all episodes draw the same numbers"
+                "start_seed reseeds another generator at every reset, so all episodes draw the same numbers"
             )
 
 
-def _record_space_and_masks(check: Check, seen: env_checker.EnvFindings) -> None:
-    """What it showed beside its states."""
-    check.in_space, check.action_masks = seen.invalid_observation is None, seen.has_action_mask
-    if seen.invalid_observation is not None:
-        check.warnings.append(f"the observation {seen.invalid_observation} does not lie in its space")
+def _record_space_and_masks(check: Check, findings: env_checker.EnvFindings) -> None:
+    check.in_space, check.action_masks = findings.invalid_observation is None, findings.has_action_mask
+    if findings.invalid_observation is not None:
+        check.warnings.append(f"the observation {findings.invalid_observation} is not in the observation space")
 
 
-def _describe_exploration(check: Check, world: TabularEnv) -> list[str]:
-    """What a run will do."""
-    if isinstance(world, ModelSimulator):
+def _describe_exploration(check: Check, env: TabularEnv) -> list[str]:
+    if isinstance(env, ModelSimulator):
         plan = ["simulates the known model, compiled"]
     elif check.n_states is not None:
-        plan = ["steps the environment and numbers states as it does"]
+        plan = ["steps the environment and uses its state numbers"]
     else:
-        plan = [f"steps the environment and numbers states as they are met, at most {world.state_bound:,} (max_states)"]
+        plan = [f"steps the environment and numbers new states in order, at most {env.state_bound:,} (max_states)"]
     if check.fixed_start:
-        plan.append(f"begins at state {world.start}, to which every reset leads")
+        plan.append(f"begins at state {env.start}, to which every reset leads")
     else:
-        plan.append(f"begins at a virtual start, state {world.start}, where every action draws a start of its own")
-    if not world.start_is_certain:
-        plan.append("keeps a share of delta for resets that might lead elsewhere")
+        plan.append(f"begins at a virtual start, state {env.start}, from which every action leads to a random start")
+    if not env.start_is_certain:
+        plan.append("reserves a share of delta for resets that might lead elsewhere")
     if check.action_masks:
         plan.append("leaves out the actions that masks (action_mask in info) rule out")
     if check.time_limit is not None:
         plan.append(f"ignores the time limit of {check.time_limit} steps")
-    plan.append("can be audited" if check.known_model else "cannot be audited, as no exact model is known, but played")
+    plan.append(
+        "can be audited"
+        if check.known_model
+        else "cannot be audited, because no exact model is known; adagoal play works"
+    )
     return plan
 
 
-# Try a goal-conditioned environment before a training: spaces, resets, reward, goals, seeds, speed. Needs no JAX.
-#
-# What :mod:`adagoal.deep.env_inspection` refuses, a training refuses in the same words.
-
-
-TRAINING_PROCESS_BYTES = 800_000_000
-"""Bytes of a training process without its replay buffer, as measured with JAX on a CPU."""
-REPLAY_BUFFER_COPIES = 2
-"""Copies of the replay buffer: a checkpoint holds the second."""
-REPEATED_WALK_STEPS = 100
-"""Steps of a walk that is repeated."""
-
-
 def is_training_only_env(name: str) -> bool:
-    """Whether a name means something to trainings alone: ``point-mass``, and what gymnasium-robotics registers."""
+    """Return whether only ``adagoal train`` knows a name: ``point-mass``, and names of gymnasium-robotics."""
     if name == POINT_MASS_NAME:
         return True
-    unknown = not registry.is_model_name(name) and name not in gymnasium.registry and not set(":./") & set(name)
-    if unknown and importlib.util.find_spec("gymnasium_robotics") is not None:
+    is_unknown = not registry.is_model_name(name) and name not in gymnasium.registry and not set(":./") & set(name)
+    if is_unknown and importlib.util.find_spec("gymnasium_robotics") is not None:
         register_robotics_envs()
-    return unknown and name in gymnasium.registry
+    return is_unknown and name in gymnasium.registry
 
 
 def is_goal_conditioned(env: Any) -> bool:
-    """Whether an environment is for trainings: goals to choose, and real actions."""
+    """Return whether an environment is for training: it has goals and continuous actions."""
     space = getattr(env, "observation_space", None)
-    keys = isinstance(space, spaces.Dict) and all(key in space.spaces for key in env_inspection.GOAL_OBSERVATION_KEYS)
-    return keys and isinstance(env.action_space, spaces.Box)
+    has_goals = isinstance(space, spaces.Dict) and all(
+        key in space.spaces for key in env_inspection.GOAL_OBSERVATION_KEYS
+    )
+    return has_goals and isinstance(env.action_space, spaces.Box)
 
 
 def check_goal_env(check: Check, source: EnvSource, steps: int, seed: int) -> None:
-    """Measure the environment as a training does, step it, and say what a training will do with it."""
+    """Measure the environment as training does, step it, and describe what training will do with it."""
     env = source.make_env()
     check.observations = to_single_line(env.observation_space, 100)
     check.time_limit = env_inspection.declared_time_limit(env) or None
     if check.time_limit is None:
         check.warnings.append(
-            f"it has no time limit of its own: a training needs a horizon, here {REPEATED_WALK_STEPS} steps"
+            f"the environment has no time limit: training needs a horizon, here {DEFAULT_HORIZON} steps"
         )
-    sizes = env_inspection.measure_dimensions(env, source, 0 if check.time_limit else REPEATED_WALK_STEPS)
+    sizes = env_inspection.measure_dimensions(env, source, 0 if check.time_limit else DEFAULT_HORIZON)
     check.goal_size, check.reached_within, check.takes_goals = sizes.goal, sizes.success, sizes.accepts_goals
-    world = GoalEnv(source, sizes)
+    goal_env = GoalEnv(source, sizes)
     try:
-        _step_goal_env(check, world, steps, seed)
+        _step_goal_env(check, goal_env, steps, seed)
     except EnvironmentFailure as error:
         check.errors.append(str(error))
     config = Config(source.name).resolve_for_horizon(sizes.horizon, sizes.is_fetch)
-    check.memory = TRAINING_PROCESS_BYTES + REPLAY_BUFFER_COPIES * config.replay_capacity * sizes.episode_bytes
+    # The replay buffer counts twice: while a checkpoint is written, memory holds a copy.
+    check.memory = TRAINING_PROCESS_BYTES + 2 * config.replay_capacity * sizes.episode_bytes
     if check.memory > file_formats.total_memory_bytes():
-        check.warnings.append(
-            "a training takes more memory than this machine has: give fewer steps or a smaller buffer"
-        )
+        check.warnings.append("training needs more memory than this machine has: use fewer steps or a smaller buffer")
     check.plan += _describe_training(check, config, sizes)
 
 
-def _step_goal_env(check: Check, world: GoalEnv, steps: int, seed: int) -> None:
-    """Speed, and whether a seed decides what happens."""
-    walks = [_random_walk_observations(world, seed) for _ in range(2)]
+def _step_goal_env(check: Check, goal_env: GoalEnv, steps: int, seed: int) -> None:
+    """Record the speed, and whether equal seeds give equal steps."""
+    walks = [_random_walk_observations(goal_env, seed) for _ in range(2)]
     check.seed_decides = np.array_equal(walks[0], walks[1])
     if not check.seed_decides:
         check.warnings.append(
-            "the same seed does not give the same steps, so a training cannot be repeated or resumed bit for bit"
+            "the same seed does not give the same steps, so training cannot be repeated or resumed bit for bit"
         )
     rng, began = np.random.default_rng(seed), time.perf_counter()
     while check.steps < steps:
-        world.reset(int(rng.integers(2**31)))
-        for _ in range(min(world.sizes.horizon, steps - check.steps)):
+        goal_env.reset(int(rng.integers(2**31)))
+        for _ in range(min(goal_env.sizes.horizon, steps - check.steps)):
             check.steps += 1
-            if world.step(rng.uniform(-1.0, 1.0, world.sizes.action))[2] is not EpisodeEnd.CONTINUES:
+            if goal_env.step(rng.uniform(-1.0, 1.0, goal_env.sizes.action))[2] is not EpisodeEnd.CONTINUES:
                 break
     check.steps_per_second = check.steps / max(time.perf_counter() - began, 1e-9)
 
 
-def _random_walk_observations(world: GoalEnv, seed: int) -> Floats:
-    """What is seen ``[n, observation]`` with random actions."""
+def _random_walk_observations(goal_env: GoalEnv, seed: int) -> Floats:
+    """Return the observations ``[n, observation]`` of an episode with random actions."""
     rng = np.random.default_rng(seed)
-    seen = [world.reset(seed)[0]]
-    for _ in range(min(world.sizes.horizon, REPEATED_WALK_STEPS)):
-        observation, _, end = world.step(rng.uniform(-1.0, 1.0, world.sizes.action))
-        seen.append(observation)
+    observations = [goal_env.reset(seed)[0]]
+    for _ in range(min(goal_env.sizes.horizon, DEFAULT_HORIZON)):
+        observation, _, end = goal_env.step(rng.uniform(-1.0, 1.0, goal_env.sizes.action))
+        observations.append(observation)
         if end is not EpisodeEnd.CONTINUES:
             break
-    return np.stack(seen)
+    return np.stack(observations)
 
 
 def _describe_training(check: Check, config: Config, sizes: EnvDimensions) -> list[str]:
-    """What a training with the settings that are not given will do."""
-    seen = f"{sizes.observation} numbers" + (", the achieved goal among them," if sizes.with_achieved else "")
+    """Describe training with default settings."""
+    inputs = f"{sizes.observation} numbers" + (" (with the achieved goal)" if sizes.with_achieved else "")
     return [
-        f"sees {seen} and a goal of {sizes.goal}, and answers with {sizes.action}",
+        f"uses observations of {inputs}, goals of {sizes.goal} and actions of {sizes.action}",
         f"plays episodes of {sizes.horizon} steps, {config.episodes} in a cycle",
-        f"asks for goals within L = {config.radius:g} steps, and discounts with {config.gamma:g}",
+        f"chooses goals within L = {config.radius:g} steps, with the discount {config.gamma:g}",
         f"counts a goal as reached within {sizes.success:g} of it, as compute_reward does",
-        f"takes up to {(check.memory or 0) / 1e9:.1f} GB of memory for {config.steps:,} steps, beside its workers",
-        "tells the environment its goal"
+        f"needs up to {(check.memory or 0) / 1e9:.1f} GB of memory for {config.steps:,} steps, without its workers",
+        "sets the goal of the environment"
         if check.takes_goals
-        else "cannot tell the environment its goal, and goes on where that ends an episode at its own (see set_goal)",
+        else "cannot set the goal of the environment, and continues if an episode ends at its own goal (see set_goal)",
     ]

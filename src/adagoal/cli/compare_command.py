@@ -17,7 +17,7 @@ from adagoal.compare.experiment import Experiment, ExperimentInfo
 from adagoal.core.errors import EXIT_UNFINISHED, InputError
 
 if TYPE_CHECKING:  # imported where they are used: --help should not wait for them
-    from adagoal.compare.experiment_runner import ExperimentDisplay
+    from adagoal.compare.experiment_runner import ExperimentProgress
 
 RESUME_HELP = "Finished runs are kept as files in the folder: stopped by Ctrl-C, the same command goes on where it was."
 
@@ -61,7 +61,7 @@ def run_experiment_command(
     from adagoal.compare import experiment_runner
 
     parts = {name: found for name, found in load_experiments(asked).items() if part in ("all", name)}
-    display = experiment_runner.ExperimentDisplay(given["quiet"])
+    display = experiment_runner.ExperimentProgress(given["quiet"])
     usual = asked.jobs if engine == "local" else None
     reports = {}
     with contextlib.closing(parallel.make_engine(engine, jobs or usual, address, display.print_line)) as used:
@@ -92,7 +92,7 @@ def load_experiments(asked: ExperimentInfo) -> Mapping[str, Experiment]:
     return {"": found} if isinstance(found, Experiment) else found
 
 
-def _exit_unfinished(reason: str, display: ExperimentDisplay, out: Path) -> NoReturn:
+def _exit_unfinished(reason: str, display: ExperimentProgress, out: Path) -> NoReturn:
     """Say what is kept."""
     kept = f"{display.n_done} of {display.n_total} runs are kept in {out}"
     click.echo(f"{reason}: {kept}; the same command goes on", err=True)

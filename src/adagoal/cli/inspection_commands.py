@@ -57,9 +57,9 @@ def _find_page_source(folder: Path, env: str | None, trust: bool) -> ReportSourc
 
         return RunFolderSource(folder, env, trust)
     if (folder / "cells").is_dir():
-        from adagoal.compare.method_comparison import FolderComparison
+        from adagoal.compare.method_comparison import ComparisonFolderSource
 
-        return FolderComparison(folder)
+        return ComparisonFolderSource(folder)
     raise no_run(folder)
 
 

@@ -283,17 +283,18 @@ def _goal_by_label(result: Result, label: str) -> int:
 
 @click.command(epilog="Example: adagoal report runs/two-room")
 @folder_argument
-def report(folder: Path) -> None:
-    """Write report.html and its figures in DIR again, for an exploration or a training."""
+@click.option("--png", is_flag=True, help="Also write the figures as PNG files.")
+def report(folder: Path, png: bool) -> None:
+    """Write report.html in DIR again, for an exploration or a training run."""
     if _holds_training(folder):
         from adagoal.report.training_page import write_training_report
 
-        click.echo(write_training_report(folder))
+        click.echo(write_training_report(folder, png=png))
         return
     from adagoal.report import write_report
 
     with stdout_to_stderr():
-        page = write_report(_load_exploration(folder), folder)
+        page = write_report(_load_exploration(folder), folder, png=png)
     click.echo(page)
 
 

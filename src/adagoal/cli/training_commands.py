@@ -248,14 +248,15 @@ def evaluate(
     from adagoal.deep import require_deep_extra
 
     require_deep_extra()
-    from adagoal.report import training_figures as figures
+    from adagoal.report.figures import save_figure
+    from adagoal.report.training_figures import draw_reached_goals
     from adagoal.runs.train_result import load_training
 
     given: dict[str, Any] = {"test_goals": test_goals, "seed": seed, "run": run, "env": env, "trust": trust}
     with stdout_to_stderr():
         found = load_training(folder).evaluate(episodes, **given)
     summary = found.summary()
-    figures.write_figure_file(figures.draw_reached_goals(found.goals, found.final_success), folder / "evaluation.png")
+    save_figure(draw_reached_goals(found.goals, found.final_success), folder / "evaluation.png")
     write_json(folder / "evaluation.json", summary)
     if as_json:
         click.echo(json.dumps(summary, indent=1))
@@ -319,15 +320,10 @@ def certify(folder: Path, quiet: bool, as_json: bool, **given: Any) -> None:
     certified; 1: all are decided, some refuted; 3: some are open.
     """
     from adagoal.api.certify import certify as find
-    from adagoal.runs.progress_display import ProgressDisplay
+    from adagoal.runs.progress_display import CertificationProgress
 
-    with stdout_to_stderr(), ProgressDisplay(quiet) as display:
-
-        def observe(open_cells: int, played: int) -> None:
-            if display.is_live:
-                display.show_lines([f"{open_cells} open cells  {played} rollouts"], None)
-
-        found = find(folder, observe=observe, **given)
+    with stdout_to_stderr(), CertificationProgress(quiet) as display:
+        found = find(folder, observe=display, **given)
     save_certificate(found, folder)
     if as_json:
         click.echo(json.dumps(found.to_dict(), indent=1))
@@ -350,9 +346,10 @@ def save_certificate(found: Certification, folder: Path) -> None:
 
 def draw_certificate(found: Certification, folder: Path) -> None:
     """Write the picture of a certificate into the folder of its training."""
-    from adagoal.report import training_figures as figures
+    from adagoal.report.figures import save_figure
+    from adagoal.report.training_figures import draw_certified_cells
 
-    figures.write_figure_file(figures.draw_certified_cells(found.cells), folder / "certificate.png")
+    save_figure(draw_certified_cells(found.cells), folder / "certificate.png")
 
 
 def print_certificate(found: Certification) -> None:

@@ -1,1 +1,1 @@
-"""Comparisons of methods and goal rules over seeds, and the experiment runner that they share with experiments/."""
+"""Comparisons of methods and goal rules over seeds, and the runner that they share with ``experiments/``."""

@@ -1,8 +1,8 @@
-"""When was the answer of a run right? An observer that audits it exactly on the way.
+"""An observer that audits the current output of a run exactly, to find out since when it is correct.
 
-*Audit-stop*: the first step from which the exact audit (C1 and C2 of definition ``def_MGE``) of what the method would
-return holds for good. The output is looked at :data:`CHECKS_PER_DECADE` times a decade of steps, between two rollouts,
-so that looking does not change the run; the audit-stop is the first of these looks after which none fails.
+The *audit-stop* is the first check after which no check fails. A check is the exact audit (C1 and C2 of definition
+``def_MGE``) of what the method would return now. Checks happen :data:`CHECKS_PER_DECADE` times per decade of steps,
+between two rollouts, so they do not change the run.
 """
 
 from __future__ import annotations
@@ -20,26 +20,24 @@ from adagoal.exact import solver
 from adagoal.exact.solver import GoalStates
 
 CHECKS_PER_DECADE = 8
+"""Checks while the steps grow by a factor of 10. An audit-stop is at most 33% too large."""
 FIRST_CHECK_STEPS = 100
-"""Steps at which the output is looked at for the first time."""
 
 
 @dataclass(frozen=True)
 class AuditCheck:
-    """One look at the output of a run."""
+    """One audit of the output of a run."""
 
     steps: int
-    error: float
-    """max of V^pi_g - V* over the goals of G_L, infinite where one is missing"""
-    holds: bool
-    """C1 and C2"""
+    error: float  # max of V^pi_g - V* over the goals of G_L; infinite if one is missing
+    holds: bool  # C1 and C2
 
 
 class AnytimeAuditor:
-    """An observer of a run that audits its current output exactly, at a geometric grid of step counts."""
+    """An observer that audits the current output of a run at a geometric grid of step counts."""
 
     def __init__(self, mdp: TabularMDP, radius: float, epsilon: float, goals: GoalSpace | None = None) -> None:
-        """``goals`` are all states unless given; where they are sets, every state of the model has been sorted."""
+        """Solve the model. ``goals`` are all states by default; sets must cover every state of the model."""
         self.checks: list[AuditCheck] = []
         self._mdp, self._epsilon = mdp, epsilon
         goals = goals or GoalSpace.from_states(mdp.n_states, mdp.n_states)
@@ -55,21 +53,21 @@ class AnytimeAuditor:
         self._cached_values: dict[int, tuple[bytes, float]] = {}
 
     def __call__(self, run: ExplorationRun) -> None:
-        """Called after every rollout."""
+        """Audit the run after a rollout, if a check is due."""
         if run.steps < self._next_check_steps:
             return
         estimates = run.estimates
         columns = estimates.column[estimates.goals]
-        believed = (estimates.goal_state[columns] >= 0) & (estimates.D[columns] <= estimates.L)
+        in_X = (estimates.goal_state[columns] >= 0) & (estimates.D[columns] <= estimates.L)
         reset = run.env.n_actions
         self.check_output(
-            run.steps, {int(g): Policy(int(g), estimates.goal_policy(g), reset) for g in estimates.goals[believed]}
+            run.steps, {int(g): Policy(int(g), estimates.goal_policy(g), reset) for g in estimates.goals[in_X]}
         )
         while self._next_check_steps <= run.steps:
             self._next_check_steps *= 10 ** (1 / CHECKS_PER_DECADE)
 
     def check_output(self, steps: int, policies: Mapping[int, Policy]) -> None:
-        """Audit the goals X with their policies."""
+        """Audit the goals X, given by their policies."""
         X = np.zeros(len(self._goal_states), bool)
         values = np.full(len(self._goal_states), np.inf)
         for goal, policy in policies.items():
@@ -82,7 +80,7 @@ class AnytimeAuditor:
         self.checks.append(AuditCheck(steps, max(float(gaps.max(initial=0.0)), 0.0), bool(c1 and c2)))
 
     def _cached_policy_value(self, goal: int, policy: Policy) -> float:
-        """V^pi, computed again only where the policy has changed."""
+        # Between two checks few policies change, and a value costs the solution of a linear system.
         table = policy.actions.tobytes()
         if self._cached_values.get(goal, (b"", 0.0))[0] != table:
             self._cached_values[goal] = table, solver.policy_value(self._mdp, policy, self._goal_states[goal])
@@ -90,7 +88,7 @@ class AnytimeAuditor:
 
     @property
     def audit_stop(self) -> int | None:
-        """The audit-stop, None where the last look failed."""
+        """Steps at the audit-stop; None if the last check failed."""
         first = None
         for check in reversed(self.checks):
             if not check.holds:

@@ -1,15 +1,15 @@
-"""What an experiment is: a declaration, from which one runner (:mod:`adagoal.compare.experiment_runner`) does the rest.
+"""Declaration of an experiment, which :mod:`adagoal.compare.experiment_runner` runs.
 
-    cells    the runs to make, as data; they may be of any kind that can be sent to another process
-    measure  what one cell measures: plain data for JSON. It runs anywhere (:mod:`adagoal.parallel`)
-    report   the table, the data and the figures, from all outcomes in the order of their cells
+    list_runs    the runs to make, as data that can be sent to another process
+    measure_run  what one run measures, as plain data for JSON; it can run anywhere (:mod:`adagoal.parallel`)
+    make_report  tables, data and figures, from all outcomes in the order of the runs
 
-A new experiment is one file with these three, and an entry in :mod:`experiments.catalogue`.
+A new experiment is one file with these three functions, and an entry in :mod:`experiments.catalogue`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,117 +17,133 @@ from typing import TYPE_CHECKING, Any
 
 from adagoal.parallel import TaskResources
 
-if TYPE_CHECKING:  # a worker needs neither
+if TYPE_CHECKING:  # worker processes import this module, and need none of these
     from matplotlib.figure import Figure
-    from rich.table import Table as Screen
+    from rich.table import Table
 
-    from adagoal.report.curve_page import CurvePanel
+    from adagoal.report.curve_page import CurvePlot
 
 ExperimentOptions = SimpleNamespace
-"""What was asked for: ``out`` (a folder), ``quiet``, ``seeds`` (a range) and the experiment's own options."""
+"""Options of a call: ``out`` (a folder), ``quiet``, ``seeds`` (a range) and the experiment's own options."""
 RunOutcome = Any
-"""What a cell measured, as it comes back from its file: a dictionary or a list."""
+"""What a run measured, as read from its file: a dictionary or a list."""
 
 
 @dataclass(frozen=True)
 class ExperimentOption:
-    """One of an experiment's own options."""
+    """An option of one experiment."""
 
     name: str
-    kind: type
-    """int, float, bool, str or Path"""
+    kind: type  # int, float, bool, str or Path
     default: Any
     help: str
-    minimum: float | None = None
-    """The smallest value; a float of which nothing is said must be > 0."""
+    minimum: float | None = None  # a float without a minimum must be > 0
     choices: Sequence[str] = ()
-    multiple: bool = False
-    """May be given several times; the value is a tuple."""
+    multiple: bool = False  # True: may be given several times; the value is a tuple
 
 
 @dataclass(frozen=True)
 class ExperimentInfo:
-    """What an experiment asks of its user: all that the command line needs to know before it is run."""
+    """What the command line needs to know about an experiment without importing it."""
 
-    import_path: str = ""
-    """``module:NAME`` of the declaration, or of a dictionary of parts."""
-    description: str = ""
-    """One line."""
+    import_path: str = ""  # ``module:NAME`` of the declaration, or of a dictionary of parts
+    description: str = ""  # one line
     options: tuple[ExperimentOption, ...] = ()
-    seeds: int | None = 5
-    """How many, unless told; None where an experiment has no seeds."""
-    jobs: int | None = None
-    """How many cells at a time on this machine, unless told; None: one for every core."""
-    example: str = ""
-    """Options of the example in the help."""
-    parts: tuple[str, ...] = ()
-    """Names of the parts, where it has some."""
+    seeds: int | None = 5  # default number of seeds; None: the experiment has no seeds
+    jobs: int | None = None  # default number of parallel runs on this machine; None: one per core
+    example: str = ""  # options of the example in the help
+    parts: tuple[str, ...] = ()  # names of the parts, if it has any
 
 
 @dataclass(frozen=True)
 class ExperimentReport:
-    """What an experiment found."""
+    """Results of an experiment."""
 
-    rows: Any
-    """The table as plain data, for ``--json``."""
-    text: str
-    """The tables in Markdown, for NAME.md and for people."""
-    data: Any
-    """Everything behind the figures, for NAME.json."""
-    figures: Mapping[str, Figure] = field(default_factory=dict)
-    """By file name."""
-    finished: bool = True
-    """False where more of the same command would change the outcome."""
-    panels: Sequence[CurvePanel] = ()
-    """The curves of the page."""
+    rows: Any  # the table as plain data, for --json
+    text: str  # the tables in Markdown, for NAME.md and for people
+    data: Any  # all data behind the figures, for NAME.json
+    figures: Mapping[str, Figure] = field(default_factory=dict)  # by file name
+    finished: bool = True  # False: repeating the command would change the outcome
+    plots: Sequence[CurvePlot] = ()  # the curves of the page
 
 
-def _always_complete(cell: Any, outcome: RunOutcome, options: ExperimentOptions) -> bool:
-    return True
+ColumnFormats = Mapping[str, str | Callable[[Any], str]]
+"""For each column head, how a row is shown: a format of its fields ("{steps:.2e}"), or a function of the row."""
 
 
-def _flatten_fields(cell: Any) -> list[Any]:
-    return [part for field in cell for part in _flatten_fields(field)] if isinstance(cell, tuple) else [cell]
+@dataclass(frozen=True)
+class TextTable:
+    """A table of texts. The first ``n_left_columns`` are aligned to the left, the others are numbers."""
+
+    header: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    n_left_columns: int = 1
+
+    @staticmethod
+    def from_rows(rows: Iterable[Mapping[str, Any]], columns: ColumnFormats, left: int = 1) -> TextTable:
+        """Return the table of plain data."""
+        cells = [[c.format(**row) if isinstance(c, str) else c(row) for c in columns.values()] for row in rows]
+        return TextTable(list(columns), cells, left)
+
+    def to_markdown(self) -> str:
+        """Return the table as Markdown."""
+        rule = ["---"] * self.n_left_columns + ["---:"] * (len(self.header) - self.n_left_columns)
+        return "\n".join("| " + " | ".join(line) + " |" for line in (self.header, rule, *self.rows)) + "\n"
+
+    def to_rich_table(self) -> Table:
+        """Return the table for a terminal."""
+        from rich.table import Table
+
+        table = Table(box=None, pad_edge=False, header_style="bold", caption_justify="left")
+        for i, name in enumerate(self.header):
+            table.add_column(name, justify="left" if i < self.n_left_columns else "right", overflow="fold")
+        for row in self.rows:
+            table.add_row(*row)
+        return table
 
 
 @dataclass(frozen=True)
 class Experiment:
-    """A declaration; see the top of this file. ``measure`` travels to other processes: a function of a module."""
+    """A declaration. ``measure_run`` is sent to other processes, so it must be a function of a module."""
 
     name: str
     list_runs: Callable[[ExperimentOptions], Sequence[Any]]
     measure_run: Callable[[Any, ExperimentOptions], RunOutcome]
     make_report: Callable[[Sequence[RunOutcome], ExperimentOptions], ExperimentReport]
     outcome_folder: str = ""
-    """Of the outcomes, below OUT; NAME-runs unless told."""
+    """Folder of the outcomes below OUT; NAME-runs by default."""
     outcome_file: Callable[[Any], str] | None = None
-    """Where the outcome of a cell is kept, unless by its fields (or its ``name``) in the folder."""
+    """File of the outcome of a run; by default its ``name`` or its fields, in ``outcome_folder``."""
     follow_up_runs: Callable[[Sequence[RunOutcome], ExperimentOptions], Sequence[Any]] | None = None
-    """Cells that depend on the outcomes of the first ones."""
-    is_complete: Callable[[Any, RunOutcome, ExperimentOptions], bool] = _always_complete
-    """Whether what a file holds is the outcome of this cell; if not, the cell is run (again)."""
+    """Further runs, which depend on the outcomes of the first ones."""
+    is_complete: Callable[[Any, RunOutcome, ExperimentOptions], bool] = lambda run, outcome, options: True
+    """Whether the content of a file is the outcome of this run; if not, the run is repeated."""
     describe_outcome: Callable[[RunOutcome], str] | None = None
-    """An outcome in words, for the progress."""
-    live_table: Callable[[Sequence[RunOutcome], int], Screen] | None = None
-    """The outcomes so far as a table of at most so many lines, for the progress on a terminal."""
+    """An outcome in words, for the progress display."""
+    live_table: Callable[[Sequence[RunOutcome], int], Table] | None = None
+    """The outcomes so far as a table with at most this number of lines, for the progress display."""
     task_resources: Callable[[ExperimentOptions], TaskResources] = lambda options: TaskResources()
     info: ExperimentInfo = ExperimentInfo()
     file_stem: str = ""
-    """NAME of NAME.json and NAME.md, where it is not the experiment's."""
+    """NAME of NAME.json and NAME.md; by default the name of the experiment."""
 
-    def outcome_path(self, cell: Any) -> str:
-        """The file of a cell, below OUT."""
+    def outcome_path(self, run: Any) -> str:
+        """Return the file of a run, below OUT."""
         if self.outcome_file is not None:
-            return self.outcome_file(cell)
-        name = getattr(cell, "name", None) or "-".join(map(str, _flatten_fields(cell)))
+            return self.outcome_file(run)
+        name = getattr(run, "name", None) or "-".join(map(str, _flatten_fields(run)))
         return f"{self.outcome_folder or f'{self.name}-runs'}/{name.replace(', ', '-').replace(' ', '-')}.json"
 
     def fill_in_defaults(self, **given: Any) -> ExperimentOptions:
-        """The options, with the defaults of those that are not given; ``seeds`` may be a number."""
-        known = {"out": Path("runs") / self.name, "quiet": False} | {
+        """Return the given options and the defaults of all others; ``seeds`` may be a number."""
+        defaults = {"out": Path("runs") / self.name, "quiet": False} | {
             option.name: option.default for option in self.info.options
         }
-        options = ExperimentOptions(**known | {"seed": 0, "seeds": self.info.seeds} | given)
+        options = ExperimentOptions(**defaults | {"seed": 0, "seeds": self.info.seeds} | given)
         if isinstance(options.seeds, int):
             options.seeds = range(options.seed, options.seed + options.seeds)
         return options
+
+
+def _flatten_fields(run: Any) -> list[Any]:
+    return [part for field in run for part in _flatten_fields(field)] if isinstance(run, tuple) else [run]

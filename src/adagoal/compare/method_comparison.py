@@ -1,7 +1,7 @@
-"""Methods and goal rules side by side, with two stopping notions.
+"""``adagoal compare``: methods and goal rules in the same environments, measured by two stopping times.
 
-*Own stop*: the step at which the method's own rule ends the run. *Audit-stop*: the first step from which its answer is
-right for good (:mod:`adagoal.compare.anytime_audit`).
+*Own stop*: the step at which the method's own rule ends the run. *Audit-stop*: the first step after which its output
+stays correct (:mod:`adagoal.compare.anytime_audit`).
 """
 
 from __future__ import annotations
@@ -22,27 +22,25 @@ from adagoal.compare.anytime_audit import AnytimeAuditor
 from adagoal.compare.comparison_output import (
     SCORE_TABLE_NOTE,
     compute_scores,
-    draw_error_figure,
     live_score_table,
-    make_error_panels,
+    make_error_plots,
     make_score_table,
 )
 from adagoal.compare.experiment import Experiment, ExperimentOptions, ExperimentReport, RunOutcome
 from adagoal.compare.experiment_runner import run_settings
 from adagoal.core.argument_checks import parse_key_value
 from adagoal.core.errors import InputError
-from adagoal.core.file_io import is_folder_locked, read_json
+from adagoal.core.file_io import read_json
 from adagoal.envs import registry
 from adagoal.envs.model import TabularMDP
 from adagoal.envs.simulator import ModelSimulator
-from adagoal.report import curve_page
+from adagoal.report.curve_page import curve_page
+from adagoal.report.html_page import ReportPage
+from adagoal.report.live_server import ReportSource
 from adagoal.runs.exploration_session import ExplorationSession
 from adagoal.runs.exploration_settings import ExplorationSettings
 from adagoal.runs.goal_spec import GoalsArgument as Goals
 from adagoal.runs.goal_spec import build_goal_space, parse_goals, to_goals_argument
-
-SEVERAL = {"method": "methods", "method_args": "methods", "goal_rule": "goal_rules", "env": "worlds"}
-"""Arguments of a run, and those of a comparison that stand for several of them."""
 
 
 def build_settings(
@@ -55,14 +53,14 @@ def build_settings(
     goals: Goals | None = None,
     **common: Any,
 ) -> list[ExplorationSettings]:
-    """Every combination, checked: ``worlds`` maps a name to its radius, epsilon and env_args.
+    """Return the checked settings of every combination; ``worlds`` maps an environment to radius, epsilon and env_args.
 
-    Seeds are counted from ``seed`` on. A method that decides by itself where to go is run once a seed, whatever the
-    rules. ``constants`` are those of the methods that have some and are given none
-    (:func:`adagoal.methods.apply_constants`).
+    Seeds are ``seed``, ``seed + 1``, and so on. A method that uses no goal rule runs once per seed, whatever the rules.
+    ``constants`` applies to methods that have constants and were given none (:func:`adagoal.methods.apply_constants`).
     """
-    found, wanted = [], parse_goals(goals)
-    common |= {"goal_space": wanted.states, "goal_sets": wanted.description}
+    settings, parsed_goals = [], parse_goals(goals)
+    plurals = {"method": "methods", "method_args": "methods", "goal_rule": "goal_rules", "env": "worlds"}
+    common |= {"goal_space": parsed_goals.states, "goal_sets": parsed_goals.description}
     choices = [parse_method_spec(spec) for spec in method_specs]
     names = [method for method, _ in choices]
     for env, options in worlds.items():
@@ -72,16 +70,16 @@ def build_settings(
             for rule in rules if methods.find_method(method).uses_goal_rule else rules[:1]:
                 choice: dict[str, Any] = {"env": env, "method": method, "method_args": arguments, "goal_rule": rule}
                 runs = [ExplorationSettings(**choice, **options, **common, seed=seed + i) for i in range(seeds)]
-                try:  # what is wrong is said before anything is run
-                    ExplorationSession.from_settings(runs[0], world, goal_rules.resolve_rule(rule), wanted.code)
+                try:  # report bad input before the first run
+                    ExplorationSession.from_settings(runs[0], world, goal_rules.resolve_rule(rule), parsed_goals.code)
                 except InputError as error:
-                    raise InputError(error.reason, SEVERAL.get(error.name or "", error.name)) from None
-                found += runs
-    return found
+                    raise InputError(error.reason, plurals.get(error.name or "", error.name)) from None
+                settings += runs
+    return settings
 
 
 def parse_method_spec(spec: str) -> tuple[str, dict[str, Any]]:
-    """A method and its arguments from ``name:key=value:key=value``."""
+    """Return the method and its arguments from ``name:key=value:key=value``."""
     name, *pairs = spec.split(":")
     try:
         methods.find_method(name)
@@ -91,7 +89,7 @@ def parse_method_spec(spec: str) -> tuple[str, dict[str, Any]]:
 
 
 def measure_audited_run(setting: ExplorationSettings, options: ExperimentOptions) -> dict[str, Any]:
-    """One run to its own stop or its budget, audited on the way."""
+    """Run until the method stops or the budget is spent, with audits on the way."""
     mdp = _require_known_model(setting.env, setting.env_args)
     code = parse_goals(to_goals_argument(setting)).code
     auditor = AnytimeAuditor(
@@ -116,13 +114,13 @@ def measure_audited_run(setting: ExplorationSettings, options: ExperimentOptions
 
 
 def is_complete_outcome(setting: ExplorationSettings, outcome: RunOutcome, options: ExperimentOptions) -> bool:
-    """The name of the file holds the setting."""
-    whole = {"own_stop", "audit_stop", "final", "checks"} <= outcome.keys()
-    return bool(outcome["setting"]["seed"] == setting.seed and whole)
+    """Return whether a file holds this run. Its name has a digest of all settings, so few fields are compared."""
+    has_all = {"own_stop", "audit_stop", "final", "checks"} <= outcome.keys()
+    return bool(outcome["setting"]["seed"] == setting.seed and has_all)
 
 
 def outcome_file_name(setting: ExplorationSettings) -> str:
-    """Where a finished run is kept: a name for people, and a digest of the whole setting and of the user's code."""
+    """Return the file of a run: a readable name, and a digest of all settings and of the user's code."""
     code = goal_rules.rule_source_text(setting.goal_rule) + goal_rules.rule_source_text(
         str((setting.goal_sets or {}).get("file", ""))
     )
@@ -132,29 +130,32 @@ def outcome_file_name(setting: ExplorationSettings) -> str:
 
 
 def describe_outcome(outcome: RunOutcome) -> str:
-    """A run in words."""
+    """Return the outcome of a run in words."""
     setting = outcome["setting"]
-    what = f"{setting['env']} {setting['method']} {setting['goal_rule']} seed {setting['seed']}"
-    return f"{what}: own stop {outcome['own_stop'] or 'none'}, audit-stop {outcome['audit_stop'] or 'none'}"
+    name = f"{setting['env']} {setting['method']} {setting['goal_rule']} seed {setting['seed']}"
+    return f"{name}: own stop {outcome['own_stop'] or 'none'}, audit-stop {outcome['audit_stop'] or 'none'}"
 
 
 def settings_from_options(options: ExperimentOptions) -> list[ExplorationSettings]:
-    """What ``adagoal compare`` was asked for."""
+    """Return the settings of all runs of a call of ``adagoal compare``."""
     return build_settings(options.worlds, options.methods, options.goal_rules, len(options.seeds), **options.common)
 
 
 def comparison_report(outcomes: Sequence[RunOutcome], options: ExperimentOptions) -> ExperimentReport:
-    """One table and one figure."""
-    rows = [score.to_dict() for score in compute_scores(outcomes)]
-    text = f"{make_score_table(compute_scores(outcomes)).to_markdown()}\n{SCORE_TABLE_NOTE}\n"
-    data, figures = {"rows": rows, "runs": outcomes}, {"figure.png": draw_error_figure(outcomes)}
-    return ExperimentReport(rows, text, data, figures, panels=make_error_panels(outcomes))
+    """Return the table, the figure and the curves."""
+    from adagoal.report.figures import draw_curve_plots  # Matplotlib takes a second, and workers do not need it
+
+    scores, plots = compute_scores(outcomes), make_error_plots(outcomes)
+    rows = [score.to_dict() for score in scores]
+    text = f"{make_score_table(scores).to_markdown()}\n{SCORE_TABLE_NOTE}\n"
+    figures = {"figure.png": draw_curve_plots(plots)}
+    return ExperimentReport(rows, text, {"rows": rows, "runs": outcomes}, figures, plots=plots)
 
 
 def _require_known_model(env: str, env_args: Mapping[str, Any]) -> TabularMDP:
     model = registry.make_exact_model(env, env_args, None)
     if model is None:
-        raise InputError(f"no exact model is known of {env}, so that nothing can be audited", name="env")
+        raise InputError(f"no exact model of {env} is known, so its runs cannot be audited", name="env")
     return model
 
 
@@ -171,54 +172,36 @@ COMPARE = Experiment(
 )
 
 
-# What a live page of a comparison shows: the runs that are finished so far, from their files.
-
-
-RUNS_FOLDER = "cells"
-"""Where a comparison, and the arena, keep their runs."""
-
-
-class FolderComparison:
-    """A folder of ``compare`` or of the arena."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
+class ComparisonFolderSource(ReportSource):
+    """The live page of a comparison or of the arena: the runs that are finished so far."""
 
     def version_stamp(self) -> str:
-        """Which runs there are, when the last one came, and whether more are on their way."""
+        """Return the number of runs, the time of the last one, and whether a process makes more."""
         times = [file.stat().st_mtime_ns for file in self._list_outcome_files()]
-        return f"{len(times)} {max(times, default=0)} {is_folder_locked(self._folder)}"
+        return f"{len(times)} {max(times, default=0)} {self.is_running()}"
 
-    def render_page(self) -> str:
-        """The page of the runs so far."""
+    def current_page(self) -> ReportPage:
+        """Return the page of the finished runs."""
         report = self._build_report()
-        return curve_page.render_curve_page(f"adagoal: {self._folder.name}", report.text, report.panels, live=True)
+        return curve_page(f"adagoal: {self.folder.name}", report.text, report.plots)
 
     def pack_data(self) -> bytes:
-        """Its data."""
-        report = self._build_report()
-        return curve_page.pack_curve_data(
-            report.text, report.panels, running=is_folder_locked(self._folder), stops=False
-        )
-
-    def pack_policy(self, goal: int) -> bytes:
-        """A comparison has none."""
-        raise InputError("a comparison shows no policies", "goal")
+        """Return the data of the page; the page hides its stop button."""
+        return self.current_page().pack_data(running=self.is_running(), stops=False)
 
     def request_stop(self) -> None:
-        """A comparison is stopped where it runs."""
-        raise InputError("a comparison is stopped by Ctrl-C, and goes on with the same command")
+        """Raise InputError: a comparison has no single rollout to stop after."""
+        raise InputError("a comparison is stopped by Ctrl-C, and the same command continues it")
 
     def _list_outcome_files(self) -> list[Path]:
-        return sorted((self._folder / RUNS_FOLDER).glob("*.json"))
+        return sorted((self.folder / "cells").glob("*.json"))
 
     def _build_report(self) -> ExperimentReport:
         outcomes = [read_json(file) for file in self._list_outcome_files()]
         if not outcomes:
-            raise InputError(f"{self._folder}: no run is finished yet")
+            raise InputError(f"{self.folder}: no run is finished yet")
         try:
             return comparison_report(outcomes, ExperimentOptions())
         except (KeyError, TypeError, IndexError, AttributeError, ValueError):
-            raise InputError(
-                f"{self._folder / RUNS_FOLDER}: holds a file that is damaged, or no run of compare"
-            ) from None
+            folder = self.folder / "cells"
+            raise InputError(f"{folder}: contains a file that is damaged, or no run of adagoal compare") from None

@@ -1,16 +1,17 @@
-"""Does a result keep its promise? An exact check of the conditions of multi-goal exploration.
+"""The audit: an exact check of a result against the known model.
 
-Definition ``def_MGE``: for the returned goals X and policies pi_g, with the radius L and the accuracy epsilon,
+Definition ``def_MGE`` of multi-goal exploration: for the returned goals X and policies pi_g, the radius L and the
+accuracy epsilon,
 
     C1:  V^pi_g(s0 -> g) - V*(s0 -> g) <= epsilon    for all g in X,
     C2:  G_L  is contained in  X  is contained in  G_{L + epsilon},
 
-where G_L holds the goals g of the goal space with V*(s0 -> g) <= L. Where certificates are given, they must
-hold too:  lower(g) <= V*(s0 -> g)  and  V^pi_g(s0 -> g) <= upper(g).
+where G_L is the set of goals g in the goal space with V*(s0 -> g) <= L. Certificates must hold too:
+lower(g) <= V*(s0 -> g)  and  V^pi_g(s0 -> g) <= upper(g).
 
-Values come from :mod:`adagoal.exact.solver`, on the known model; nothing of a learner is used. Comparisons leave
-room for rounding only (``solve.FLOAT_ERROR``). Of a goal outside X nothing is asked but whether it belongs to G_L,
-so that goals beyond L + epsilon are told from the others without their values (``solve.distances``).
+All values come from :mod:`adagoal.exact.solver`; the audit uses nothing of a learner. Comparisons have a tolerance
+for rounding only (``solver.is_at_most``). For goals outside X the audit needs to know only whether they belong to
+G_{L + epsilon}, so the solver does not compute larger values.
 """
 
 from __future__ import annotations
@@ -28,32 +29,26 @@ from adagoal.exact.solver import GoalStates
 
 @dataclass(frozen=True)
 class GoalFinding:
-    """What the audit found for one goal."""
+    """The audit of one goal."""
 
     goal: int
     label: str
-    optimal: float | None
-    """V*(s0 -> g); None where g is not in X and it is more than L + epsilon: how much more is not worked out."""
-    value: float | None
-    """V^pi_g(s0 -> g) of the returned policy; None where g is not in X or has no policy."""
-    gap: float | None
-    """V^pi_g - V*"""
-    margin: float | None
-    """epsilon - gap: what C1 leaves"""
+    optimal: float | None  # V*(s0 -> g); None if g is not in X and the value is larger than L + epsilon
+    value: float | None  # V^pi_g(s0 -> g) of the returned policy; None if g is not in X or has no policy
+    gap: float | None  # V^pi_g - V*
+    margin: float | None  # epsilon - gap; negative: C1 is violated
     in_goal_space: bool
     in_G_L: bool
     in_G_L_eps: bool
     in_X: bool
     lower: float | None
     upper: float | None
-    certificate_holds: bool | None
-    """lower <= V* and V^pi_g <= upper, as far as given; None where nothing was."""
-    failures: tuple[str, ...]
-    """What is wrong, in words."""
+    certificate_holds: bool | None  # lower <= V* and V^pi_g <= upper; None: the goal has no certificate
+    failures: tuple[str, ...]  # what is wrong, in words
 
     @property
     def ok(self) -> bool:
-        """True where nothing is wrong with this goal."""
+        """Whether nothing is wrong with this goal."""
         return not self.failures
 
 
@@ -63,24 +58,23 @@ class Audit:
 
     c1: bool
     c2: bool
-    certificates: bool
-    """No given certificate is broken."""
+    certificates: bool  # every given certificate holds
     radius: float
     epsilon: float
     rows: tuple[GoalFinding, ...] = field(repr=False)
 
     @property
     def ok(self) -> bool:
-        """C1 and C2 hold, and so do all certificates."""
+        """Whether C1, C2 and all certificates hold."""
         return self.c1 and self.c2 and self.certificates
 
     @property
     def failures(self) -> tuple[str, ...]:
-        """Everything that is wrong, one line per goal."""
+        """What is wrong, one line per goal."""
         return tuple(f"goal {row.label}: {'; '.join(row.failures)}" for row in self.rows if not row.ok)
 
     def to_dict(self) -> dict[str, object]:
-        """Plain types for JSON; an infinite number becomes None."""
+        """Return plain types for JSON; an infinite number becomes None."""
         rows = [
             {key: _finite_or_none(value) for key, value in vars(row).items()}
             | {"ok": row.ok, "failures": list(row.failures)}
@@ -90,21 +84,21 @@ class Audit:
         return verdict | {"radius": self.radius, "epsilon": self.epsilon, "rows": rows}
 
     def table(self) -> str:
-        """A text table of the goals in X or G_{L + epsilon}, and the verdict."""
-        head = (
+        """Return a text table of the goals in X or G_{L + epsilon}, and the verdict."""
+        lines = [
             f"{'goal':>12} {'V*':>10} {'V^pi':>10} {'gap':>9} {'margin':>9} {'lower':>9} {'upper':>9}  in      verdict"
-        )
-        lines = [head]
+        ]
         for row in self.rows:
             if not (row.in_X or row.in_G_L_eps):
                 continue
             where = f"{'X' if row.in_X else '-'} {'G_L' if row.in_G_L else 'G_L+' if row.in_G_L_eps else '-'}"
-            numbers = (
-                f"{row.label:>12} {_format_number(row.optimal, 10)} {_format_number(row.value, 10)} "
-                f"{_format_number(row.gap, 9)} "
-                f"{_format_number(row.margin, 9)} {_format_number(row.lower, 9)} {_format_number(row.upper, 9)}"
+            values = (row.optimal, row.value, row.gap, row.margin, row.lower, row.upper)
+            widths = (10, 10, 9, 9, 9, 9)
+            numbers = " ".join(
+                f"{'-' if value is None else format(value, 'z.4f'):>{width}}"
+                for value, width in zip(values, widths, strict=True)
             )
-            lines.append(f"{numbers}  {where:<6}  {'; '.join(row.failures) or 'ok'}")
+            lines.append(f"{row.label:>12} {numbers}  {where:<6}  {'; '.join(row.failures) or 'ok'}")
         conditions = (("C1", self.c1), ("C2", self.c2), ("every certificate", self.certificates))
         lines.append(", ".join(f"{name} {'holds' if holds else 'FAILS'}" for name, holds in conditions))
         return "\n".join(lines)
@@ -122,25 +116,26 @@ def audit_policies(
     sets: Mapping[int, Collection[int]] | None = None,
     names: Sequence[str] = (),
 ) -> Audit:
-    """Hold the goals X and their policies against the model; the goal space is all states unless given.
+    """Check the goals X and their policies against the model. By default the goal space is all states.
 
-    Where goals are not states, ``sets`` has the states of every goal by its number, and ``names`` the goals' names; the
-    goal space is then all of them.
+    If goals are sets, ``sets`` has the states of every goal by its number and ``names`` the names of the goals; then
+    the goal space is all sets by default.
     """
     if not (math.isfinite(radius) and radius >= 0 and math.isfinite(epsilon) and epsilon > 0):
         raise InputError(f"radius must be >= 0 and epsilon > 0, both finite, got {radius} and {epsilon}")
     X = {int(g) for g in goals}
-    everything = range(mdp.n_states) if sets is None else sets
-    space = set(everything) if goal_space is None else {int(g) for g in goal_space}
-    looked_at = sorted(space | X)
-    states: list[GoalStates] = [g if sets is None else sets[g] for g in looked_at]
+    all_goals = range(mdp.n_states) if sets is None else sets
+    space = set(all_goals) if goal_space is None else {int(g) for g in goal_space}
+    audited = sorted(space | X)
+    states: list[GoalStates] = [g if sets is None else sets[g] for g in audited]
     labels = names or mdp.labels
     optimal = solver.optimal_distances(mdp, states, within=radius + epsilon)
-    beyond = [i for i, g in enumerate(looked_at) if g in X and optimal[i] == math.inf]
+    # Goals of X need their exact value, however large.
+    beyond = [i for i, g in enumerate(audited) if g in X and optimal[i] == math.inf]
     optimal[beyond] = solver.optimal_distances(mdp, [states[i] for i in beyond])
     rows = []
     c1 = c2 = certificates = True
-    for g, members, best in zip(looked_at, states, optimal.tolist(), strict=True):
+    for g, members, best in zip(audited, states, optimal.tolist(), strict=True):
         policy = policies.get(g) if g in X else None
         value = None if policy is None else solver.policy_value(mdp, policy, members)
         gap = None if value is None else value - best if math.isfinite(best) else math.inf
@@ -148,10 +143,11 @@ def audit_policies(
         in_G_L = g in space and _value_at_most(best, radius)
         in_G_L_eps = g in space and _value_at_most(best, radius + epsilon)
 
-        unreliable = _policy_failures(g in X, value, gap, epsilon)
-        misplaced = _membership_failures(g in X, g in space, in_G_L, in_G_L_eps, best, radius, epsilon)
-        broken = _certificate_failures(best, value, *bounds)
-        c1, c2, certificates = c1 and not unreliable, c2 and not misplaced, certificates and not broken
+        policy_failures = _policy_failures(g in X, value, gap, epsilon)
+        membership_failures = _membership_failures(g in X, g in space, in_G_L, in_G_L_eps, best, radius, epsilon)
+        certificate_failures = _certificate_failures(best, value, *bounds)
+        c1, c2 = c1 and not policy_failures, c2 and not membership_failures
+        certificates = certificates and not certificate_failures
         rows.append(
             GoalFinding(
                 goal=g,
@@ -166,8 +162,8 @@ def audit_policies(
                 in_X=g in X,
                 lower=bounds[0],
                 upper=bounds[1],
-                certificate_holds=None if bounds == (None, None) else not broken,
-                failures=(*unreliable, *misplaced, *broken),
+                certificate_holds=None if bounds == (None, None) else not certificate_failures,
+                failures=(*policy_failures, *membership_failures, *certificate_failures),
             )
         )
     return Audit(c1, c2, certificates, radius, epsilon, tuple(rows))
@@ -179,11 +175,11 @@ def _policy_failures(in_X: bool, value: float | None, gap: float | None, epsilon
     if value is None or gap is None:
         return ["C1: no policy was returned"]
     if value == math.inf:
-        return ["C1: the policy may never reach it"]
-    # the gap is a difference of two values: rounding is relative to them
+        return ["C1: the policy may never reach the goal"]
+    # The gap is a difference of two values, so the tolerance for rounding is relative to the values.
     if _value_at_most(value, value - gap + epsilon):
         return []
-    return [f"C1: the policy takes {gap:.6g} steps more than the best, epsilon is {epsilon:g}"]
+    return [f"C1: the policy takes {gap:.6g} steps more than the best one, epsilon is {epsilon:g}"]
 
 
 def _membership_failures(
@@ -213,7 +209,3 @@ def _value_at_most(value: float, bound: float) -> bool:
 
 def _finite_or_none(value: object) -> object:
     return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
-def _format_number(value: float | None, width: int) -> str:
-    return f"{'-' if value is None else format(value, 'z.4f'):>{width}}"

@@ -1,4 +1,4 @@
-"""The report of a run: figures and one self-contained page."""
+"""Pages of runs, and figures of them as PNG files."""
 
 from adagoal.report.exploration_page import write_report
 from adagoal.runs.result_text import make_headline

@@ -1,7 +1,10 @@
-"""A page as one file that needs nothing else: template, style, scripts, Bokeh and the data.
+"""Pages made of panels: one HTML file that contains its data, scripts, style and Bokeh, and needs no network.
 
-Text is escaped by Jinja2; data stands in the page as base64, which no browser takes for anything else. A content
-security policy names the hashes of our scripts, so that nothing else in the page can run, whatever it says.
+A panel is one Python function that returns data (:class:`PanelContent`) and one script that shows them. A page is a
+list of panels (:class:`ReportPage`). ``static/common.js`` says what a script may use.
+
+Jinja2 escapes every text. Data are embedded as base64, which cannot be mistaken for markup. The content security
+policy names the hashes of our own scripts, so the browser refuses to run any other, whatever a name or label contains.
 """
 
 from __future__ import annotations
@@ -10,10 +13,12 @@ import base64
 import hashlib
 import json
 import zlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cache
+from itertools import groupby
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,64 +26,122 @@ from numpy.typing import NDArray
 if TYPE_CHECKING:
     from jinja2 import Environment
 
-REPORT_FOLDER = Path(__file__).parent
+SourceT = TypeVar("SourceT")
+PageArrays = Mapping[str, NDArray[Any]]
 
 
-def render_html_page(
-    template: str, own: tuple[str, ...], figures: Mapping[str, Any], block: bytes, live: bool = False, **shown: Any
-) -> str:
-    """The page of a template and its own scripts, with figures of Bokeh and a packed block of data."""
-    scripts = {"bokeh": _bokeh_script(), "script": "".join(map(_read_static_file, ("common.js", *own)))}
-    return (
-        template_environment()
-        .get_template(template)
-        .render(
-            **shown,
-            **scripts,
-            policy=_content_security_policy(tuple(scripts.values())),
-            style=_read_static_file("page.css"),
-            figures=json.dumps(figures).replace("<", "\\u003c"),
-            block=base64.b64encode(block).decode(),
-            live=live,
-            licence=_bokeh_licence(),
+@dataclass(frozen=True)
+class PanelContent:
+    """What one panel shows. All panels of a page share one name space of values and one of arrays."""
+
+    values: Mapping[str, Any] = field(default_factory=dict)  # anything that JSON can hold: data.facts.NAME in scripts
+    arrays: PageArrays = field(default_factory=dict)  # data.NAME in scripts
+    html: str = ""  # markup of the panel, from :func:`render_macro`
+
+
+@dataclass(frozen=True)
+class Panel(Generic[SourceT]):
+    """One part of a page: a function that returns its content, and the script that shows it."""
+
+    name: str
+    """The id of its element. A script finds it as ``$("NAME")``."""
+    title: str
+    """Its heading. Without a title the HTML of the panel brings its own sections."""
+    collect: Callable[[SourceT], PanelContent | None]
+    """Return the content, or None to leave the panel out."""
+    scripts: tuple[str | Path, ...] = ()
+    """Files in ``static/``, or absolute paths. A live page replaces the HTML of panels without a script."""
+    group: str = ""
+    """CSS class of the box around this panel and its neighbours of the same group."""
+
+
+@dataclass(frozen=True)
+class ReportPage:
+    """A page before it is written: its title and its panels with their content."""
+
+    title: str
+    contents: Sequence[tuple[Panel[Any], PanelContent]]
+    badge: str = ""
+    pictures: Mapping[str, str] = field(default_factory=dict)  # files beside the page and their captions
+
+    @staticmethod
+    def collect(
+        title: str, panels: Sequence[Panel[SourceT]], source: SourceT, badge: str = "", pictures: Mapping[str, str] = {}
+    ) -> ReportPage:
+        """Ask every panel for its content."""
+        found = ((panel, panel.collect(source)) for panel in panels)
+        return ReportPage(title, [(panel, content) for panel, content in found if content is not None], badge, pictures)
+
+    def render(self, live: bool = False) -> str:
+        """Return the page as HTML; a ``live`` page asks its server for new data."""
+        names = dict.fromkeys(script for panel, _ in self.contents for script in panel.scripts)
+        scripts = [*_bokeh_scripts(), "".join(map(_read_static_file, ("common.js", *names)))]
+        groups = [(group, list(part)) for group, part in groupby(self.contents, lambda pair: pair[0].group)]
+        return (
+            _template_environment()
+            .get_template("page.html")
+            .render(
+                page=self,
+                groups=groups,
+                live=live,
+                scripts=scripts,
+                policy=_content_security_policy(tuple(scripts)),
+                style=_read_static_file("page.css"),
+                block=base64.b64encode(self.pack_data()).decode(),
+                licence=_bokeh_licence(),
+            )
         )
-    )
+
+    def pack_data(self, **more: Any) -> bytes:
+        """Return the data of all panels as one block; ``more`` values describe the state of a live run."""
+        values: dict[str, Any] = {"panels": [panel.name for panel, _ in self.contents]}
+        values["html"] = {panel.name: content.html for panel, content in self.contents if not panel.scripts}
+        arrays: dict[str, NDArray[Any]] = {}
+        for panel, content in self.contents:
+            taken = content.values.keys() & values.keys() | content.arrays.keys() & arrays.keys()
+            assert not taken, f"panel {panel.name}: another panel uses the names {sorted(taken)}"
+            values |= content.values
+            arrays |= content.arrays
+        return pack_data_block(values | more, arrays)
+
+
+def render_macro(template: str, name: str, *arguments: Any) -> str:
+    """Return the markup that a macro of a template makes; the template escapes all its arguments."""
+    return str(getattr(_template_environment().get_template(template).module, name)(*arguments))
 
 
 @cache
-def template_environment() -> Environment:
-    """Of the templates; everything that they show is escaped."""
+def _template_environment() -> Environment:
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-    made = Environment(
-        loader=FileSystemLoader(REPORT_FOLDER / "templates"),
+    environment = Environment(
+        loader=FileSystemLoader(Path(__file__).parent / "templates"),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    made.filters["sentence"] = lambda text: text[:1].upper() + text[1:]
-    return made
+    environment.filters["sentence"] = lambda text: text[:1].upper() + text[1:]
+    return environment
 
 
 @cache
-def _read_static_file(name: str) -> str:
-    return (REPORT_FOLDER / "static" / name).read_text(encoding="utf-8")
+def _read_static_file(name: str | Path) -> str:
+    return (Path(__file__).parent / "static" / name).read_text(encoding="utf-8")
 
 
 @cache
-def _bokeh_script() -> str:
-    """The script of Bokeh: the core, as the controls of the page are the browser's own."""
+def _bokeh_scripts() -> tuple[str, ...]:
+    # The core and the plotting functions. Widgets are left out: the page uses the controls of the browser.
     from bokeh.resources import Resources
 
-    script = str(Resources(mode="inline", components=["bokeh"]).js_raw[0])
-    assert "</script" not in script
-    return script
+    scripts = tuple(map(str, Resources(mode="inline", components=["bokeh", "bokeh-api"]).js_raw[:2]))
+    assert not any("</script" in script for script in scripts)
+    return scripts
 
 
 @cache
 def _bokeh_licence() -> dict[str, str]:
-    """Version and licence of Bokeh."""
     import bokeh
 
     text = Path(bokeh.__file__).with_name("LICENSE.txt").read_text(encoding="utf-8")
@@ -95,32 +158,26 @@ def _content_security_policy(scripts: tuple[str, ...]) -> str:
     )
 
 
-# Facts and arrays in one compressed block, which a page unpacks with what every browser has.
-#
-# The block is zlib over three parts, each filled up with blanks to a multiple of eight bytes: the length of the head
-# (little-endian), the head as JSON, and the arrays. The head has the ``facts`` and, by name, the type, the shape and
-# the place of every array. ``static/common.js`` is the other side.
+def pack_data_block(values: object, arrays: PageArrays) -> bytes:
+    """Return values and arrays as one compressed block that ``unpack`` in ``common.js`` reads.
 
-
-JAVASCRIPT_TYPES = ("<f8", "<f4", "<i4", "<u4", "<u2", "|u1")
-"""What JavaScript has typed arrays for."""
-
-
-def pack_data_block(facts: object, arrays: Mapping[str, NDArray[Any]]) -> bytes:
-    """The block; equal input gives equal bytes."""
+    The block is zlib over three parts: the length of the head (8 bytes, little-endian), the head as JSON, and the
+    arrays. The head has the values and, by name, the type, shape and offset of every array. Equal input gives equal
+    bytes.
+    """
     places: dict[str, Any] = {}
-    body = bytearray()
+    data = bytearray()
     for name, array in arrays.items():
-        if array.dtype.str not in JAVASCRIPT_TYPES:
-            raise ValueError(f"{name} holds {array.dtype}, which no page can read")
-        places[name] = {"type": array.dtype.str, "shape": array.shape, "at": len(body)}
-        body += _pad_to_eight_bytes(array.tobytes())
-    head = _pad_to_eight_bytes(json.dumps({"facts": facts, "arrays": places}, default=_to_python_number).encode())
-    return zlib.compress(len(head).to_bytes(8, "little") + head + bytes(body), 6)
+        if array.dtype.str not in ("<f8", "<f4", "<i4", "<u4", "<u2", "|u1"):  # the typed arrays of JavaScript
+            raise ValueError(f"{name} has the type {array.dtype}, which no page can read")
+        places[name] = {"type": array.dtype.str, "shape": array.shape, "at": len(data)}
+        data += _pad_to_eight_bytes(array.tobytes())
+    head = _pad_to_eight_bytes(json.dumps({"facts": values, "arrays": places}, default=_to_python_number).encode())
+    return zlib.compress(len(head).to_bytes(8, "little") + head + bytes(data), 6)
 
 
 def unpack_data_block(block: bytes) -> tuple[Any, dict[str, NDArray[Any]]]:
-    """The facts and the arrays of a block."""
+    """Return the values and the arrays of a block."""
     whole = zlib.decompress(block)
     end = 8 + int.from_bytes(whole[:8], "little")
     head = json.loads(whole[8:end])
@@ -133,11 +190,11 @@ def unpack_data_block(block: bytes) -> tuple[Any, dict[str, NDArray[Any]]]:
 
 
 def _to_python_number(value: Any) -> Any:
-    """NumPy's numbers as Python's."""
     if isinstance(value, np.generic):
         return value.item()
-    raise TypeError(f"{value!r} is no fact")
+    raise TypeError(f"{value!r} cannot be written as JSON")
 
 
 def _pad_to_eight_bytes(data: bytes) -> bytes:
+    # A typed array of JavaScript must begin at a multiple of its element size.
     return data + b" " * (-len(data) % 8)

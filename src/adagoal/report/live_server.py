@@ -1,13 +1,13 @@
-"""A page that follows a run, served on the loopback address with what Python has on board.
+"""A live page that follows a run, served on the loopback address by the HTTP server of the standard library.
 
-    /TOKEN/             the page, as it is now
-    /TOKEN/data         its data: 204 where nothing changed since ``?after=STAMP``
-    /TOKEN/policy       the policy of ``?goal=N``, for pages that do not hold all of them
-    /TOKEN/stop         POST: ask the run to stop after the rollout at hand
+    /TOKEN/             the page
+    /TOKEN/data         its data; 204 if nothing changed since ``?after=STAMP``
+    /TOKEN/policy       the policy of ``?goal=N``, for pages that do not contain all policies
+    /TOKEN/stop         POST: ask the run to stop after the current rollout
 
-Everything needs the token, which is drawn anew for every server, and a Host that is this machine's own name: a page
-from elsewhere in the same browser can neither guess the one nor send the other. Nothing can be written or changed but
-for the request to stop.
+Every request needs the token, which is random for every server, and a Host header that names this machine. A page
+from elsewhere in the same browser can neither guess the token nor send that header. The request to stop is the only
+one that changes anything.
 """
 
 from __future__ import annotations
@@ -20,43 +20,56 @@ from collections.abc import Callable, Iterator
 from html import escape
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any, Protocol
+from pathlib import Path
+from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 from adagoal.core.errors import InputError
+from adagoal.core.file_io import is_folder_locked
+from adagoal.report.html_page import ReportPage
+from adagoal.runs.folder_reader import last_commit_stamp
+from adagoal.runs.stop_requests import request_stop
 
 LOOPBACK_ADDRESS = "127.0.0.1"
-REQUEST_TIMEOUT_SECONDS = 10.0
-"""A request that takes longer to arrive is dropped."""
 
 
-class ReportSource(Protocol):
-    """What is shown. Methods are called from several threads; what cannot be shown yet is an InputError."""
+class ReportSource:
+    """What a live page shows: by default the last save in a run folder.
+
+    The server calls the methods from several threads. InputError means that there is nothing to show yet.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def current_page(self) -> ReportPage:
+        """Return the page of the latest data."""
+        raise NotImplementedError
 
     def version_stamp(self) -> str:
-        """Changes whenever there is something new."""
-        ...
+        """Return a text that changes whenever the page would change."""
+        return f"{last_commit_stamp(self.folder)} {self.is_running()}"
 
-    def render_page(self) -> str:
-        """The whole page."""
-        ...
+    def is_running(self) -> bool:
+        """Return whether a process is writing into the folder."""
+        return is_folder_locked(self.folder)
 
     def pack_data(self) -> bytes:
-        """The data of the page."""
-        ...
+        """Return the data of the page, for a page that is open already."""
+        return self.current_page().pack_data(running=self.is_running())
 
     def pack_policy(self, goal: int) -> bytes:
-        """The policy of a goal, as a block."""
-        ...
+        """Return the policy of a goal as a block of data."""
+        raise InputError("only explorations have goals with numbers", "goal")
 
     def request_stop(self) -> None:
-        """Ask the run to stop."""
-        ...
+        """Ask the run to stop after the current rollout."""
+        request_stop(self.folder)
 
 
 @contextlib.contextmanager
 def serve_report(source: ReportSource, port: int = 0) -> Iterator[str]:
-    """Serve a source in threads of their own; yields the address, with its token. Port 0 is any that is free."""
+    """Serve a source in background threads and yield the address, with its token. Port 0 means any free port."""
     token = secrets.token_urlsafe(16)
     try:
         server = _QuietServer((LOOPBACK_ADDRESS, port), _make_handler(source, token))
@@ -74,7 +87,7 @@ def serve_report(source: ReportSource, port: int = 0) -> Iterator[str]:
 
 
 class _QuietServer(ThreadingHTTPServer):
-    """A server that does not tell the terminal about browsers that went away."""
+    """A server that prints nothing when a browser closes the connection."""
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Print the traceback of any other error."""
@@ -84,51 +97,51 @@ class _QuietServer(ThreadingHTTPServer):
 
 def _make_handler(source: ReportSource, token: str) -> type[BaseHTTPRequestHandler]:
     class Handler(BaseHTTPRequestHandler):
-        timeout = REQUEST_TIMEOUT_SECONDS
+        timeout = 10.0  # seconds; a request that takes longer to arrive is dropped
         server_version, sys_version = "adagoal", ""
 
         def do_GET(self) -> None:
-            self._answer({"": self._page, "data": self._data, "policy": self._policy})
+            self._dispatch({"": self._page, "data": self._data, "policy": self._policy})
 
         def do_POST(self) -> None:
-            self._answer({"stop": self._stop})
+            self._dispatch({"stop": self._stop})
 
-        def _answer(self, ways: dict[str, Callable[[dict[str, str]], None]]) -> None:
+        def _dispatch(self, routes: dict[str, Callable[[dict[str, str]], None]]) -> None:
             port = self.connection.getsockname()[1]
             try:
-                where = urlsplit(self.path)
-            except ValueError:  # such as //[
+                url = urlsplit(self.path)
+            except ValueError:  # for instance //[
                 self._send(HTTPStatus.BAD_REQUEST, b"bad request\n")
                 return
-            given, _, name = where.path.removeprefix("/").partition("/")
-            known = self.headers.get("Host") in (f"{LOOPBACK_ADDRESS}:{port}", f"localhost:{port}")
-            if not (known and secrets.compare_digest(given.encode(), token.encode()) and name in ways):
+            given, _, name = url.path.removeprefix("/").partition("/")
+            is_own_host = self.headers.get("Host") in (f"{LOOPBACK_ADDRESS}:{port}", f"localhost:{port}")
+            if not (is_own_host and secrets.compare_digest(given.encode(), token.encode()) and name in routes):
                 self._send(HTTPStatus.NOT_FOUND, b"not found\n")
                 return
             try:
-                ways[name]({key: values[-1] for key, values in parse_qs(where.query).items()})
+                routes[name]({key: values[-1] for key, values in parse_qs(url.query).items()})
             except InputError as error:
                 self._send(HTTPStatus.SERVICE_UNAVAILABLE, _waiting_page(error), "text/html")
             except OSError:
-                pass  # the browser went away
+                pass  # the browser closed the connection
 
-        def _page(self, asked: dict[str, str]) -> None:
-            self._send(HTTPStatus.OK, source.render_page().encode(), "text/html")
+        def _page(self, query: dict[str, str]) -> None:
+            self._send(HTTPStatus.OK, source.current_page().render(live=True).encode(), "text/html")
 
-        def _data(self, asked: dict[str, str]) -> None:
+        def _data(self, query: dict[str, str]) -> None:
             stamp = source.version_stamp()
-            if asked.get("after") == stamp:
+            if query.get("after") == stamp:
                 self._send(HTTPStatus.NO_CONTENT, b"")
             else:
                 self._send(HTTPStatus.OK, source.pack_data(), "application/octet-stream", stamp)
 
-        def _policy(self, asked: dict[str, str]) -> None:
-            number = asked.get("goal", "")
+        def _policy(self, query: dict[str, str]) -> None:
+            number = query.get("goal", "")
             if not (number.isascii() and number.isdigit() and len(number) < 12):
                 raise InputError("must be a goal of the run", "goal")
             self._send(HTTPStatus.OK, source.pack_policy(int(number)), "application/octet-stream")
 
-        def _stop(self, asked: dict[str, str]) -> None:
+        def _stop(self, query: dict[str, str]) -> None:
             source.request_stop()
             self._send(HTTPStatus.NO_CONTENT, b"")
 
@@ -150,13 +163,13 @@ def _make_handler(source: ReportSource, token: str) -> type[BaseHTTPRequestHandl
             self.wfile.write(body)
 
         def log_message(self, format: str, *args: object) -> None:
-            """Nothing: the terminal belongs to the run."""
+            """Print nothing: the terminal shows the progress of the run."""
 
     return Handler
 
 
 def _waiting_page(error: InputError) -> bytes:
-    """A page that asks again."""
+    """Return a page that reloads itself every two seconds."""
     text = escape(str(error))
     return (
         '<!doctype html><html lang="en"><meta charset="utf-8"><meta http-equiv="refresh" content="2">'

@@ -1,10 +1,9 @@
-"""Figures of deep runs: learning curves, where goals were chosen, disagreement maps."""
+"""PNG figures of training runs: chosen goals, maps of D and E, reached goals, certified cells."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from matplotlib import patheffects
@@ -13,55 +12,30 @@ from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
-from adagoal.core.file_io import write_atomically
 from adagoal.core.types import Bools, Floats
-from adagoal.deep.certification import GoalCell
-from adagoal.report.exploration_figures import FIGURE_DPI
+
+if TYPE_CHECKING:
+    from adagoal.deep.certification import GoalCell
 
 VERDICT_COLOURS = {"certified": "#0072b2", "refuted": "#d55e00", "open": "#999999"}
-"""Colours of the cells of a certificate."""
-MAP_PIXELS = 100
-"""Per side of a picture of what is certified."""
-LearningCurves = Sequence[Sequence[dict[str, Any]]]
-"""Per run, the points of its learning curve (see ``History.learning_curve``)."""
 
 
-def draw_band(axes: Axes, curves: LearningCurves, key: str, colour: str, label: str, style: str = "-") -> None:
-    """Mean over runs of a quantity against steps, with the range between the worst and the best run."""
-    shared = min(len(c) for c in curves)
-    points = [list(c[:shared]) for c in curves]
-    rows = [i for i in range(shared) if all(key in c[i] for c in points)]
-    steps = np.array([points[0][i]["steps"] for i in rows]) / 1000
-    values = np.array([[c[i][key] for i in rows] for c in points], float)
-    axes.plot(steps, values.mean(0), style, color=colour, label=label, lw=1.8)
-    if len(values) > 1:
-        axes.fill_between(steps, values.min(0), values.max(0), color=colour, alpha=0.15, lw=0)
-
-
-def draw_learning_curves(curves: LearningCurves) -> Figure:
-    """Success at the last and at any step, and where the goals lay."""
-    figure = Figure((10, 3.4), layout="tight")
-    left, right = figure.subplots(1, 2)
-    draw_band(left, curves, "success", "#0072b2", "last step")
-    draw_band(left, curves, "success_any", "#e69f00", "any step")
-    left.set(ylim=(0, 1.02), xlabel="environment steps (thousands)", ylabel="test success")
-    for key, colour, name in (
-        ("inside_test", "#0072b2", "in the test space"),
-        ("on_table", "#56b4e9", "on the table"),
-        ("reachable", "#999999", "candidates with D ≤ L"),
-        ("train_success", "#d55e00", "reached in training"),
-    ):
-        if all(key in point for curve in curves for point in curve[1:-1]):
-            draw_band(right, curves, key, colour, name)
-    right.set(ylim=(0, 1.02), xlabel="environment steps (thousands)", ylabel="share of chosen goals")
-    for axes in (left, right):
-        axes.grid(alpha=0.25)
-        axes.legend(fontsize=8, ncols=2, loc="lower left", bbox_to_anchor=(0, 1), frameon=False)
-    return figure
+def goal_figures(arrays: dict[str, Any], radius: float) -> dict[str, tuple[Figure, str]]:
+    """Return the figures of the goal space, if it has two coordinates or more, with their captions, by file name."""
+    if arrays["chosen"].shape[-1] < 2:
+        return {}
+    train, test = arrays["train_box_0"], arrays["test_box_0"]
+    goals = draw_goal_heatmaps(arrays["chosen"][:, 0], train, test, arrays.get("table"))
+    figures = {"goals.png": (goals, "Chosen goals of the first run, in four quarters of training.")}
+    if "D" in arrays:  # the run is finished
+        ends = arrays["low"], arrays["high"]
+        maps = draw_value_maps(arrays["D"][0], arrays["E"][0], *ends, test, radius)
+        figures["maps.png"] = maps, "D and E of the first run at the end, with the line D = L."
+    return figures
 
 
 def draw_goal_heatmaps(chosen: Floats, train: Floats, test: Floats, table: Floats | None) -> Figure:
-    """Chosen goals ``[cycles, B, goal]`` over the first two coordinates, in four quarters of the training."""
+    """Draw chosen goals ``[cycles, B, goal]`` over the first two coordinates, in four quarters of training."""
     figure = Figure((12, 3.7), layout="tight")
     axes = figure.subplots(1, 4, sharex=True, sharey=True)
     edges = [np.linspace(train[0, i], train[1, i], 31) for i in (0, 1)]
@@ -80,16 +54,16 @@ def draw_goal_heatmaps(chosen: Floats, train: Floats, test: Floats, table: Float
 
 
 def draw_value_maps(D: Floats, E: Floats, low: Floats, high: Floats, test: Floats, radius: float) -> Figure:
-    """Final distance and disagreement over the training space ``[n, n]``, with the line D = L."""
+    """Draw final distance and disagreement ``[n, n]`` over the training space, with the line D = L."""
     figure = Figure((9, 3.8), layout="tight")
     axes = figure.subplots(1, 2)
     extent = (float(low[0]), float(high[0]), float(low[1]), float(high[1]))
     for ax, values, name, top in ((axes[0], D, "D(g), steps", 2 * radius), (axes[1], E, "E(g), disagreement", np.inf)):
-        cut = values.max() > top
+        is_cut = values.max() > top  # far goals have huge D; without a limit the rest would have one colour
         image = ax.imshow(
-            values.T, origin="lower", extent=extent, cmap="viridis", aspect="equal", vmax=top if cut else None
+            values.T, origin="lower", extent=extent, cmap="viridis", aspect="equal", vmax=top if is_cut else None
         )
-        figure.colorbar(image, ax=ax, shrink=0.8, extend="max" if cut else "neither")
+        figure.colorbar(image, ax=ax, shrink=0.8, extend="max" if is_cut else "neither")
         if D.min() < radius < D.max():
             ax.contour(D.T, levels=[radius], extent=extent, colors="white", linewidths=1)
         draw_box_outline(ax, test, "#ffd166")
@@ -98,7 +72,7 @@ def draw_value_maps(D: Floats, E: Floats, low: Floats, high: Floats, test: Float
 
 
 def draw_reached_goals(goals: Floats, reached: Bools) -> Figure:
-    """Test goals ``[n, goal]``, reached ``[n]`` or missed: first against second coordinate, and against the third."""
+    """Draw test goals ``[n, goal]`` by whether they were ``reached`` [n]: first against second and third coordinate."""
     views = [(0, i) for i in range(1, min(goals.shape[1], 3))] or [(0, 0)]
     figure = Figure((4.6 * len(views), 4.2), layout="tight")
     axes = figure.subplots(1, len(views), squeeze=False)
@@ -112,10 +86,10 @@ def draw_reached_goals(goals: Floats, reached: Bools) -> Figure:
 
 
 def draw_certified_cells(cells: Sequence[GoalCell]) -> Figure:
-    """Cells of the goal space by their verdict: two coordinates a panel.
+    """Draw the cells of the goal space by their verdict, two coordinates per panel.
 
-    Where these are all, numbers are percent of the rollouts that reached; else the panel shows how much is certified of
-    what lies behind each of its points.
+    If goals vary in two coordinates only, numbers are the percentage of successful rollouts. Otherwise a panel shows
+    the certified share over the other coordinates.
     """
     G = len(cells[0].low)
     flat = G <= 2 or bool(np.ptp([end[2:] for cell in cells for end in (cell.low, cell.high)], 0).max() == 0.0)
@@ -131,46 +105,41 @@ def draw_certified_cells(cells: Sequence[GoalCell]) -> Figure:
             ends = [VERDICT_COLOURS["refuted"], "#f5f5f5", VERDICT_COLOURS["certified"]]
             colours = LinearSegmentedColormap.from_list("verdicts", ends)
             image = ax.imshow(share.T, origin="lower", extent=extent, aspect="auto", cmap=colours, vmin=0.0, vmax=1.0)
-            figure.colorbar(image, ax=ax, label="certified share of what lies behind")
+            figure.colorbar(image, ax=ax, label="certified share over the other coordinates")
     shares = {verdict: sum(cell.share for cell in cells if cell.verdict == verdict) for verdict in VERDICT_COLOURS}
-    keys = [
+    patches = [
         Rectangle((0, 0), 1, 1, fc=VERDICT_COLOURS[name], label=f"{name} {share:.0%}") for name, share in shares.items()
     ]
-    axes[0, 0].legend(handles=keys, fontsize=8, ncols=3, loc="lower left", bbox_to_anchor=(0, 1), frameon=False)
+    axes[0, 0].legend(handles=patches, fontsize=8, ncols=3, loc="lower left", bbox_to_anchor=(0, 1), frameon=False)
     return figure
 
 
 def _draw_verdicts(axes: Axes, cells: Sequence[GoalCell], i: int, j: int) -> None:
-    """Every cell in the colour of its verdict."""
     for cell in cells:
         low, size = cell.low[[i, j]], (cell.high - cell.low)[[i, j]]
         axes.add_patch(Rectangle((low[0], low[1]), size[0], size[1], fc=VERDICT_COLOURS[cell.verdict], ec="white"))
         if cell.rollouts:
-            words = f"{100 * cell.reached / cell.rollouts:.0f}"
+            percent = f"{100 * cell.reached / cell.rollouts:.0f}"
             x, y = low + size / 2
-            axes.text(x, y, words, ha="center", va="center", fontsize=7, color="white")
+            axes.text(x, y, percent, ha="center", va="center", fontsize=7, color="white")
     axes.autoscale_view()
 
 
 def certified_share_map(cells: Sequence[GoalCell], i: int, j: int) -> tuple[Floats, tuple[float, float, float, float]]:
-    """Certified share of the other coordinates, over a grid ``[n, n]`` of two, and the extent of the grid."""
+    """Return the certified share over the other coordinates on a grid ``[n, n]`` of two, and the grid's extent."""
+    n = 100
     low, high = (np.stack([getattr(cell, end) for cell in cells]) for end in ("low", "high"))
     size = high - low
     depth = np.where(size > 0.0, size, 1.0).prod(1) / np.where(size > 0.0, size, 1.0)[:, [i, j]].prod(1)
-    grid = [np.linspace(low[:, k].min(), high[:, k].max(), 2 * MAP_PIXELS + 1)[1::2] for k in (i, j)]
-    within = [(low[:, k, None] <= g) & (g <= high[:, k, None]) for k, g in zip((i, j), grid, strict=True)]
+    grid = [np.linspace(low[:, k].min(), high[:, k].max(), 2 * n + 1)[1::2] for k in (i, j)]
+    inside = [(low[:, k, None] <= g) & (g <= high[:, k, None]) for k, g in zip((i, j), grid, strict=True)]
     certified = np.array([cell.verdict == "certified" for cell in cells])
-    all_of_it, good = (np.einsum("c,cx,cy->xy", depth * part, *within) for part in (1.0, certified))
-    return good / all_of_it, (low[:, i].min(), high[:, i].max(), low[:, j].min(), high[:, j].max())
+    total, certified_depth = (np.einsum("c,cx,cy->xy", depth * part, *inside) for part in (1.0, certified))
+    return certified_depth / total, (low[:, i].min(), high[:, i].max(), low[:, j].min(), high[:, j].max())
 
 
 def draw_box_outline(axes: Axes, box: Floats, colour: str) -> None:
-    """The first two coordinates of a box ``[2, goal]``."""
+    """Draw the first two coordinates of a box ``[2, goal]``."""
     low, high = box[0, :2], box[1, :2]
-    halo = patheffects.withStroke(linewidth=3.5, foreground="black")  # to be seen on bright and on dark
+    halo = patheffects.withStroke(linewidth=3.5, foreground="black")  # visible on bright and dark colours
     axes.add_patch(Rectangle((low[0], low[1]), *(high - low), fill=False, ec=colour, lw=1.4, path_effects=[halo]))
-
-
-def write_figure_file(figure: Figure, path: Path) -> None:
-    """Write a figure as a file, whole or not at all, with its folder if need be."""
-    write_atomically(path, lambda file: figure.savefig(file, dpi=FIGURE_DPI, format="png"))

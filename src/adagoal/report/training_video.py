@@ -1,6 +1,6 @@
-"""A strip of frames of a trained policy, rendered without a display.
+"""The video on the page of training runs: a strip of frames of its policy, rendered without a display.
 
-Runs as a process of its own, so that a machine without a working renderer loses the strip and nothing else.
+A separate process renders the strip, because a broken renderer can end its process. Then the page has no video.
 """
 
 from __future__ import annotations
@@ -22,27 +22,27 @@ from adagoal.deep.goal_envs import flatten_numbers, unflatten_like
 from adagoal.runs import training_files as files
 from adagoal.runs.folder_reader import read_saved_run
 
-CHILD_CODE = (
-    "import sys; sys.path[:] = sys.argv[2:]; "
-    "from adagoal.report import training_video; training_video.render_strip_of_folder()"
-)
+VIDEO_STRIP_FILE = "strip.png"
 N_FRAMES = 12
-MIN_FRAME_PIXELS = 240
-"""Pixels of a picture on the page, at least; larger ones lose every second pixel, or more."""
+"""Frames of the video. More would make the page larger without showing more."""
 
 
-def write_video_strip(about: files.TrainingRecord, env: str | None, trust: bool) -> Path | None:
-    """Render ``FOLDER/strip.png`` in a child process; None where no renderer works, or the code may not be run."""
+def write_video_strip(record: files.TrainingRecord, env: str | None, trust: bool) -> Path | None:
+    """Render ``FOLDER/strip.png``; return None if no renderer works or the environment's code may not be run."""
+    code = (
+        "import sys; sys.path[:] = sys.argv[2:]; "
+        "from adagoal.report import training_video; training_video.render_strip_of_folder()"
+    )
     environment = {"MUJOCO_GL": "egl", **os.environ, **safe_imports.safe_path_variables()}
-    path = about.path / "strip.png"
+    path = record.path / VIDEO_STRIP_FILE
     path.unlink(missing_ok=True)
     try:
-        about.env_source(env, trust)
+        record.env_source(env, trust)
     except InputError:
         return None
     try:
         subprocess.run(
-            [sys.executable, "-c", CHILD_CODE, str(about.path), *sys.path],
+            [sys.executable, "-c", code, str(record.path), *sys.path],
             env=environment,
             capture_output=True,
             timeout=120,
@@ -54,39 +54,40 @@ def write_video_strip(about: files.TrainingRecord, env: str | None, trust: bool)
 
 
 def render_frames(folder: Path) -> NDArray[np.uint8]:
-    """Pictures ``[FRAMES, height, width, 3]`` of one episode at a far test goal; makes the folder's environment."""
-    trained = read_saved_run(folder, files.read_training_record).configs[0]
+    """Play one episode at a distant test goal and return its frames ``[N_FRAMES, height, width, 3]``."""
+    config = read_saved_run(folder, files.read_training_record).configs[0]
     policy = read_saved_run(folder, lambda saved: files.read_policy(saved, files.read_training_record(saved), 0))
     source = goal_envs.EnvSource(policy.env)
     env = source.make_env(render_mode="rgb_array")
-    horizon = env_inspection.measure_dimensions(env, source, trained.horizon).horizon
-    goals = goal_samplers.make_goal_sampler(env, "test_goals", trained.test_goals)(np.random.default_rng(1), 32)
-    seen, _ = env.reset(seed=1)
-    goal = goals[np.argmax(np.linalg.norm(goals - flatten_numbers(seen["achieved_goal"]), axis=1))]
-    tell = source.find_goal_setter(env)
-    if tell is not None:
-        tell(unflatten_like(seen["desired_goal"], goal))
-    shown = np.linspace(0, horizon, N_FRAMES).astype(int).tolist()
-    pictures = {0: env.render()}
+    horizon = env_inspection.measure_dimensions(env, source, config.horizon).horizon
+    goals = goal_samplers.make_goal_sampler(env, "test_goals", config.test_goals)(np.random.default_rng(1), 32)
+    observation, _ = env.reset(seed=1)
+    goal = goals[np.argmax(np.linalg.norm(goals - flatten_numbers(observation["achieved_goal"]), axis=1))]
+    set_goal = source.find_goal_setter(env)
+    if set_goal is not None:
+        set_goal(unflatten_like(observation["desired_goal"], goal))
+    shown_steps = np.linspace(0, horizon, N_FRAMES).astype(int).tolist()
+    frames = {0: env.render()}
     ended = False
     for t in range(1, horizon + 1):
         if not ended:
-            seen, _, terminated, truncated, _ = env.step(policy(seen, goal).astype(env.action_space.dtype))
+            observation, _, terminated, truncated, _ = env.step(
+                policy(observation, goal).astype(env.action_space.dtype)
+            )
             ended = terminated or truncated
-        if t in shown:
-            pictures[t] = env.render()
-    return np.stack([pictures[t] for t in shown])
+        if t in shown_steps:
+            frames[t] = env.render()
+    return np.stack([frames[t] for t in shown_steps])
 
 
 def render_strip_of_folder() -> None:
-    """Write the strip of a folder."""
+    """Write the strip of the folder in ``sys.argv[1]``: the main function of the child process."""
     import matplotlib.image
 
     folder = Path(sys.argv[1])
-    pictures = render_frames(folder)
-    every = max(1, min(pictures.shape[1:3]) // MIN_FRAME_PIXELS)
-    pictures = pictures[:, ::every, ::every]
-    strip = np.concatenate(list(pictures), 1)
+    frames = render_frames(folder)
+    every = max(1, min(frames.shape[1:3]) // 240)  # keep at least 240 pixels per side
+    strip = np.concatenate(list(frames[:, ::every, ::every]), 1)
     picture = io.BytesIO()
     matplotlib.image.imsave(picture, strip, format="png")
-    write_atomically(folder / "strip.png", lambda file: file.write(picture.getvalue()))
+    write_atomically(folder / VIDEO_STRIP_FILE, lambda file: file.write(picture.getvalue()))

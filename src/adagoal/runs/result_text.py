@@ -1,14 +1,13 @@
-"""A result in a notebook: what happened in one line, and the nearest goals with their intervals as bars.
-
-Styles stand in the elements, as notebooks do not keep style sheets, and colours are those of the page around them.
-"""
+"""A result in words: its headline, its summary in a notebook, and the command that continues an unfinished run."""
 
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
+from html import escape
 from pathlib import Path
 from shlex import join
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from adagoal.core.errors import OBJECT_ENV_PREFIX, Status
 from adagoal.core.user_code import is_file_spec
@@ -18,93 +17,72 @@ if TYPE_CHECKING:
     from adagoal.deep.config import Config
     from adagoal.runs.result import Result
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from adagoal.runs.result import Result
-
-from html import escape
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from adagoal.runs.result import Result
-
 MAX_SUMMARY_ROWS = 15
-"""Goals that are shown, at most."""
-STATUS_COLOURS = {
-    Status.CERTIFIED: "#2e8b57",
-    Status.VOID: "#c0392b",
-    Status.STOPPED: "#7f8c8d",
-    Status.DONE: "#7f8c8d",
-}
-UNFINISHED_COLOUR = "#d68910"
-BAR = "display:inline-block;position:relative;width:16em;height:0.8em;background:rgba(128,128,128,0.15)"
-HEAD = ("goal", "expected steps", "", "worse than the best by at most")
-CELL_STYLE = "text-align:left;padding:0.1em 1em 0.1em 0"
+"""Largest number of goals in the summary of a notebook."""
+NO_GUARANTEE_TEXT = "no guarantee"
 
 
 def result_to_html(result: Result) -> str:
-    """HTML of a few lines; every name in it is escaped."""
-    colour = STATUS_COLOURS.get(result.status, UNFINISHED_COLOUR)
+    """Return the summary of a result for a notebook: one line, and the nearest goals with their intervals as bars.
+
+    Every name is escaped. Styles are attributes of the elements, because notebooks remove style sheets.
+    """
+    red, grey, orange = "#c0392b", "#7f8c8d", "#d68910"
+    colours = {Status.CERTIFIED: "#2e8b57", Status.VOID: red, Status.STOPPED: grey, Status.DONE: grey}
+    colour = colours.get(result.status, orange)
     rows = sorted((row for row in result.table() if row["within"]), key=lambda row: (row["lower"], row["goal"]))
     shown = rows[:MAX_SUMMARY_ROWS]
     longest = max((row["upper"] for row in shown if math.isfinite(row["upper"])), default=result.radius)
     lines = [
-        f'<p><b style="color:{colour}">{result.status}</b> {escape(_format_facts(result))}</p>',
-        *(f'<p style="color:{STATUS_COLOURS[Status.VOID]}">{escape(reason)}</p>' for reason in result.void),
+        f'<p><b style="color:{colour}">{result.status}</b> {escape(_format_summary_line(result))}</p>',
+        *(f'<p style="color:{red}">{escape(reason)}</p>' for reason in result.void),
         *(f"<p>warning: {escape(warning)}</p>" for warning in result.warnings),
     ]
     if shown:
-        head = "".join(
-            f'<th style="{CELL_STYLE}">{name}</th>'
-            for name in ("goal", "expected steps", "", "worse than the best by at most")
-        )
-        body = "".join(_format_goal_row(row, max(longest, 1e-9), colour) for row in shown)
-        lines.append(f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>")
+        header = _format_row("th", ("goal", "expected steps", "", "worse than the best by at most"))
+        goals = "".join(_format_goal_row(row, max(longest, 1e-9), colour) for row in shown)
+        lines.append(f"<table><thead>{header}</thead><tbody>{goals}</tbody></table>")
     if len(rows) > len(shown):
-        lines.append(f"<p>and {len(rows) - len(shown)} more: <code>result.table()</code> has all of them</p>")
+        lines.append(f"<p>and {len(rows) - len(shown)} more: <code>result.table()</code> lists all</p>")
     return "<div>" + "".join(lines) + "</div>"
 
 
-def _format_facts(result: Result) -> str:
-    setting, still = result.setting, len(result.open_goals)
-    goals = "1 goal" if len(result.goals) == 1 else f"{len(result.goals)} goals"
-    found = goals + (f", {still} open," if still else "")
-    promise = f"δ = {setting.delta:g}" if result.guarantee else "no guarantee"
+def _format_summary_line(result: Result) -> str:
+    setting = result.setting
+    goals = _goal_count_text(len(result.goals)) + (f", {len(result.open_goals)} open," if result.open_goals else "")
+    promise = f"δ = {setting.delta:g}" if result.guarantee else NO_GUARANTEE_TEXT
     return (
-        f"· {setting.env} · {found} within {result.radius:g} steps (ε = {setting.epsilon:g}, {promise}) · "
+        f"· {setting.env} · {goals} within {result.radius:g} steps (ε = {setting.epsilon:g}, {promise}) · "
         f"{result.steps:,} steps in {result.wall_seconds:.1f} s"
     )
 
 
 def _format_goal_row(row: dict[str, Any], longest: float, colour: str) -> str:
     lower, upper = row["lower"], row["upper"]
-    known = math.isfinite(upper)
+    is_bounded = math.isfinite(upper)
     left = 100.0 * min(lower / longest, 1.0)
-    width = max(100.0 * (upper - lower) / longest, 1.0) if known else 100.0 - left
+    width = max(100.0 * (upper - lower) / longest, 1.0) if is_bounded else 100.0 - left
+    frame = "display:inline-block;position:relative;width:16em;height:0.8em;background:rgba(128,128,128,0.15)"
     bar = f"position:absolute;left:{left:.1f}%;width:{width:.1f}%;height:100%;background:{colour}"
     cells = (
         escape(row["label"]),
-        f"{lower:.2f} to {upper:.2f}" if known else f"{lower:.2f} or more",
-        f'<span style="{BAR}"><span style="{bar};opacity:{1.0 if known else 0.3}"></span></span>',
-        (f"{row['error']:.2g}" if known else "") + (" (open)" if row["open"] else ""),
+        f"{lower:.2f} to {upper:.2f}" if is_bounded else f"{lower:.2f} or more",
+        f'<span style="{frame}"><span style="{bar};opacity:{1.0 if is_bounded else 0.3}"></span></span>',
+        (f"{row['error']:.2g}" if is_bounded else "") + (" (open)" if row["open"] else ""),
     )
-    return "<tr>" + "".join(f'<td style="{CELL_STYLE}">{cell}</td>' for cell in cells) + "</tr>"
+    return _format_row("td", cells)
 
 
-# A result in plain words.
-
-
-NO_GUARANTEE_TEXT = "no guarantee"
+def _format_row(tag: str, cells: tuple[str, ...]) -> str:
+    style = "text-align:left;padding:0.1em 1em 0.1em 0"
+    return "<tr>" + "".join(f'<{tag} style="{style}">{cell}</{tag}>' for cell in cells) + "</tr>"
 
 
 @dataclass(frozen=True)
 class Headline:
-    """What happened: a mood for the colour, a title, and sentences."""
+    """What happened, in a title and sentences."""
 
-    mood: str
-    """good, partial, or none (no guarantee)"""
+    mood: str  # decides the colour: good, partial, or none (no guarantee)
     title: str
     sentences: tuple[str, ...]
 
@@ -113,17 +91,17 @@ class Headline:
 
 
 def make_headline(result: Result) -> Headline:
-    """The status, what it means, and what it cost."""
+    """Return the status of a run, what it means, and what it cost."""
     cost = f"It took {result.steps:,} steps in {result.episodes:,} episodes and {result.wall_seconds:.1f} s."
     if result.status is Status.CERTIFIED:
         return Headline("good", "Certified", (_certified_promise(result), *_radius_sentences(result), cost))
     if result.status is Status.VOID:
-        claim = "a check that the certificates rest on has failed, so that nothing is certified:"
+        claim = "a check that the certificates depend on has failed, so nothing is certified:"
         return Headline("none", "Void", (claim, "; ".join(result.void) + ".", cost))
     if result.status is Status.STOPPED:
         claim = (
-            f"{_goal_count_text(len(result.goals))} within {result.radius:g} steps, by the rule of the method "
-            f"{result.setting.method}, which proves nothing: treat the numbers as estimates."
+            f"{_goal_count_text(len(result.goals))} within {result.radius:g} steps, by the stopping rule of "
+            f"{result.setting.method}. This method proves nothing: treat the numbers as estimates."
         )
         return Headline("none", f"Stopped, {NO_GUARANTEE_TEXT}", (claim, cost))
     why = "budget spent" if result.status is Status.BUDGET else "interrupted"
@@ -174,38 +152,36 @@ def _confidence_text(result: Result) -> str:
     return f"{100 * (1 - result.setting.delta):.6g}%"
 
 
-# The command that goes on with an unfinished run or training, ready to be copied.
-
-
 def resume_command(result: Result, folder: Path) -> str:
-    """Return the command, with the code that a folder may name but not run.
+    """Return the command that continues a run.
 
-    If the budget is spent, the new one is twice the old one, or more if the run is expected to need more.
+    It names the user's code again, because a folder must not decide which code runs. If the budget is spent, the
+    command gives at least twice as much, and more if the run is expected to need more.
     """
     setting = result.setting
     goals = (setting.goal_sets or {}).get("file")
-    own = setting.env if result.model is None else ""
+    env = setting.env if result.model is None else ""
     budget = None
     if result.status is Status.BUDGET:
         budget = max(2 * result.steps, _round_up_two_digits(result.steps + (estimate_steps_left(result) or 0)))
-    return _format_resume_command("adagoal.resume", folder, own, setting.goal_rule, goals, budget)
+    return _format_resume_command("adagoal.resume", folder, env, setting.goal_rule, goals, budget)
 
 
 def estimate_steps_left(result: Result) -> int | None:
-    """Steps that an unfinished run may still need, at its recent pace; None if it is too early to say."""
+    """Return the steps that an unfinished run may still need, or None if it is too early to say."""
     trace = [(int(s), int(e), float(m), int(o)) for s, e, m, o in result.arrays["trace"]]
     total = extrapolate_total_steps(trace, result.setting.epsilon)
     return None if total is None else _round_up_two_digits(max(total - result.steps, 0.0))
 
 
 def _round_up_two_digits(steps: float) -> int:
-    """Round up to two digits: it is a guess."""
+    # More digits would suggest a precision that the extrapolation does not have.
     unit: int = 10 ** max(len(str(math.ceil(steps))) - 2, 0)
     return unit * math.ceil(steps / unit)
 
 
 def resume_training_command(config: Config, folder: Path, steps: int) -> str:
-    """The same for a training, after so many steps."""
+    """Return the command that continues training after ``steps`` steps."""
     budget = 2 * steps if steps >= config.steps else None
     return _format_resume_command("adagoal.resume", folder, config.env, config.goal_rule, None, budget)
 

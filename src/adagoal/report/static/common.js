@@ -1,24 +1,56 @@
 "use strict";
 Bokeh.set_log_level("warn");
-/* What every page shares: the data, the plots, their colours, and tables that can be sorted. */
+/* What every page shares: data, panels, plots, colours, and tables that can be sorted.
+
+   The script of a panel calls addPanel({start, show, draw}). All three functions are optional:
+     show(data)  take new data: once at the beginning, and whenever a live page receives some
+     draw()      draw what the user has chosen: after show, and after every redraw()
+     start()     connect buttons, once, after the first drawing
+   data.NAME is an array, data.shapes.NAME its shape, and data.facts.NAME any other value of the panel's function. */
 
 const $ = id => document.getElementById(id);
-const TYPES = {"<f8": Float64Array, "<f4": Float32Array, "<i4": Int32Array, "<u4": Uint32Array, "<u2": Uint16Array,
-  "|u1": Uint8Array};
-const PALETTE = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000"];
+const page = {data: null};
+const panels = [];
+const addPanel = panel => panels.push(panel);
+const redraw = () => { for (const panel of panels) panel.draw?.(); };
 
-/* The other side of adagoal/report/packed.py: facts and arrays of a block. */
+function take(data) {
+  const first = page.data === null;
+  if (!first && String(data.facts.panels) !== String(page.data.facts.panels)) { location.reload(); return; }
+  if (!first) for (const [name, html] of Object.entries(data.facts.html)) $(name).innerHTML = html;
+  page.previous = page.data;
+  page.data = data;
+  for (const panel of panels) panel.show?.(data);
+  redraw();
+}
+
+async function begin() {
+  take(await embedded());
+  followColours(matchMedia("(prefers-color-scheme: dark)"));
+  for (const [plot, element] of drawn) {
+    const made = new (Bokeh.require("document").Document)();
+    made.add_root(plot);
+    await Bokeh.embed.add_document_standalone(made, $(element));
+  }
+  for (const panel of panels) panel.start?.();
+  document.body.dataset.ready = "yes";
+  listen();
+}
+addEventListener("DOMContentLoaded", begin);
+
+/* Reads a block of html_page.pack_data_block. */
 async function unpack(bytes) {
+  const types = {"<f8": Float64Array, "<f4": Float32Array, "<i4": Int32Array, "<u4": Uint32Array, "<u2": Uint16Array, "|u1": Uint8Array};
   const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate"));
   const whole = await new Response(stream).arrayBuffer();
   const end = 8 + new DataView(whole).getUint32(0, true);
   const head = JSON.parse(new TextDecoder().decode(new Uint8Array(whole, 8, end - 8)));
-  const found = {facts: head.facts, shapes: {}};
+  const data = {facts: head.facts, shapes: {}};
   for (const [name, entry] of Object.entries(head.arrays)) {
-    found[name] = new TYPES[entry.type](whole, end + entry.at, entry.shape.reduce((a, b) => a * b, 1));
-    found.shapes[name] = entry.shape;
+    data[name] = new types[entry.type](whole, end + entry.at, entry.shape.reduce((a, b) => a * b, 1));
+    data.shapes[name] = entry.shape;
   }
-  return found;
+  return data;
 }
 
 function embedded() {
@@ -27,64 +59,80 @@ function embedded() {
   return unpack(bytes);
 }
 
-/* Plots by name, each a model of Bokeh. They are made first, then filled with data, and only then drawn. */
-const plots = {}, documents = {}, parts = {};
-function makeFigures() {
-  for (const [name, item] of Object.entries(JSON.parse($("figures").textContent))) {
-    if (!$(name)) continue;
-    documents[name] = Bokeh.require("document").Document.from_json(item.doc);
-    plots[name] = documents[name].roots()[0];
-  }
-  follow(matchMedia("(prefers-color-scheme: dark)"));
+/* Plots, and by name their sources, glyphs and lines. A plot is made empty and filled before it is drawn. */
+const plots = {}, parts = {}, drawn = [];
+const part = name => parts[name];
+const fill = (name, data) => { parts[name].data = data; };
+const ZOOM = "pan,box_zoom,wheel_zoom,reset";
+const BLUE = "#0072b2", ORANGE = "#d55e00", GREEN = "#009e73", GREY = "#8a8f98";  // Okabe and Ito: safe for colour-blind readers
+const PALETTE = [BLUE, ORANGE, GREEN, "#cc79a7", "#e69f00", "#56b4e9", "#000000"];
+
+function newPlot(name, element, height, xLabel, yLabel, {tools = "", log = "", ...options} = {}) {
+  const axis = letter => log.includes(letter) ? "log" : "linear";
+  const plot = plots[name] = new Bokeh.Plotting.Figure({
+    name, height, tools, x_axis_label: xLabel, y_axis_label: yLabel, x_axis_type: axis("x"), y_axis_type: axis("y"),
+    x_range: [1, 100], y_range: [1, 100], sizing_mode: "stretch_width", toolbar_location: tools ? "above" : null,
+    background_fill_color: null, border_fill_color: null, outline_line_color: null, min_border_left: 10, min_border_right: 10,
+    ...options});
+  plot.toolbar.logo = null;
+  for (const one of plot.axes) one.ticker.desired_num_ticks = 4;
+  drawn.push([plot, element]);
+  return plot;
 }
 
-async function drawFigures() {
-  for (const [name, made] of Object.entries(documents)) await Bokeh.embed.add_document_standalone(made, $(name));
+function newSource(name, ...columns) {
+  return parts[name] = new Bokeh.ColumnDataSource({data: Object.fromEntries(columns.map(column => [column, []]))});
 }
 
-function part(name) {
-  for (const made of Object.values(documents)) parts[name] ??= made.get_model_by_name(name);
-  return parts[name];
+/* Draw a glyph: a value "@column" stands for a column of the source. */
+function addGlyph(plot, kind, source, options) {
+  const field = value => typeof value === "string" && value[0] === "@" ? {field: value.slice(1)} : value;
+  const values = Object.entries(options).map(([key, value]) => [key, field(value)]);
+  const glyph = plot[kind]({...Object.fromEntries(values), source});
+  if (options.name) parts[options.name] = glyph;
+  return glyph;
 }
 
-const fill = (name, data) => { part(name).data = data; };
+function addLine(plot, name, dimension, options) {
+  parts[name] = new Bokeh.Span({dimension, line_width: 2, ...options});
+  plot.add_layout(parts[name]);
+}
 
-/* What a plot shows of its plane. */
-function frame(plot, [left, right], [low, high]) {
+const addHover = (plot, tooltips, options = {}) => plot.add_tools(new Bokeh.HoverTool({tooltips, ...options}));
+
+/* The part of the plane that a plot shows. */
+function setRange(plot, [left, right], [low, high]) {
   Object.assign(plot.x_range, {start: left, end: right, reset_start: left, reset_end: right});
   Object.assign(plot.y_range, {start: low, end: high, reset_start: low, reset_end: high});
 }
 
+const pageColour = name => getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
+
 /* Axes and texts in the colours of the page, light or dark. */
-function follow(dark) {
+function followColours(dark) {
   const paint = () => {
-    const style = getComputedStyle(document.documentElement);
-    const ink = style.getPropertyValue("--ink").trim(), line = style.getPropertyValue("--line").trim();
+    const ink = pageColour("ink"), line = pageColour("line");
     for (const plot of Object.values(plots)) {
-      for (const place of ["left", "right", "above", "below"]) for (const axis of plot[place]) {
-        if (!("major_label_text_color" in axis)) continue;
+      for (const axis of plot.axes) {
         axis.major_label_text_color = axis.axis_label_text_color = ink;
         axis.axis_line_color = axis.major_tick_line_color = axis.minor_tick_line_color = line;
       }
-      for (const grid of plot.center) if ("grid_line_color" in grid) grid.grid_line_color = line;
-      for (const item of plot.center) if ("label_text_color" in item) {
-        item.label_text_color = ink; item.background_fill_alpha = 0; item.border_line_color = line;
-      }
+      for (const grid of plot.grids) grid.grid_line_color = line;
       for (const {glyph} of plot.renderers) for (const name of ["line_color", "fill_color"]) {
-        const kind = {"#0072b2": "--blue", "#56b4e9": "--blue", "#d55e00": "--orange", "#e69f00": "--orange"}[glyph[name]?.value];
-        if (kind) glyph[name] = {value: style.getPropertyValue(kind).trim()};
+        const kind = {"#0072b2": "blue", "#56b4e9": "blue", "#d55e00": "orange", "#e69f00": "orange"}[glyph[name]?.value];
+        if (kind) glyph[name] = {value: pageColour(kind)};
       }
     }
   };
   paint();
-  dark.addEventListener("change", () => { paint(); if (window.repaint) window.repaint(); });
+  dark.addEventListener("change", () => { paint(); redraw(); });
 }
 
 const round = (x, digits = 2) => Number.isFinite(x) ? x.toLocaleString("en-GB",
   {minimumFractionDigits: digits, maximumFractionDigits: digits}) : "none yet";
 const whole = x => Math.round(x).toLocaleString("en-GB");
 
-/* Viridis, as in the figures of the folder: even in lightness, for colour-blind readers too. */
+/* Viridis: its lightness grows evenly, so colour-blind readers see the same order. */
 const RAMP = ["#440154", "#482878", "#3e4a89", "#31688e", "#26828e", "#1f9e89", "#35b779", "#6ece58", "#b5de2b", "#fde725"];
 function ramp(share) {
   const place = Math.min(Math.max(share, 0), 1) * (RAMP.length - 1), i = Math.min(Math.floor(place), RAMP.length - 2);
@@ -93,7 +141,14 @@ function ramp(share) {
   return "#" + mixed.map(c => c.toString(16).padStart(2, "0")).join("");
 }
 
-/* A word of a legend, behind its colour. */
+function rampBar() {
+  const bar = document.createElement("span");
+  bar.className = "ramp";
+  bar.style.background = `linear-gradient(to right, ${RAMP.join(",")})`;
+  return bar;
+}
+
+/* An entry of a legend: a square in its colour, then text. */
 function swatch(colour, text) {
   const item = document.createElement("span"), mark = document.createElement("span");
   mark.className = "swatch";
@@ -102,7 +157,18 @@ function swatch(colour, text) {
   return item;
 }
 
-/* A table that can be searched, sorted and leafed through.
+/* A button that starts and pauses a film: advance() shows the next frame and returns false after the last one. */
+function playButton(id, milliseconds, rewind, advance) {
+  let clock = null;
+  $(id).onclick = () => {
+    if (clock) { clearInterval(clock); clock = null; }
+    else { rewind(); clock = setInterval(() => { if (advance() === false) $(id).onclick(); }, milliseconds); }
+    $(id).textContent = clock ? "Pause" : "Play";
+    $(id).setAttribute("aria-pressed", String(Boolean(clock)));
+  };
+}
+
+/* A table that can be searched, sorted and turned page by page.
    columns: [{head, value: row -> number or text, text: row -> text, left}], rows: array of anything. */
 class SortedTable {
   constructor(table, columns, options = {}) {
@@ -146,18 +212,18 @@ class SortedTable {
       if (this.chosen && this.chosen(row)) line.setAttribute("aria-selected", "true");
     }
     this.table.tBodies[0].replaceWith(body);
-    if (this.told) this.told(rows.length, first, shown.length, this.page, last);
+    if (this.onShow) this.onShow(rows.length, first, shown.length, this.page, last);
   }
 }
 
-/* A page that is served asks for news; what it gets is a block like the one it began with. */
-function listen(update) {
+/* A live page asks its server for new data; the answer is a block like the one in the page. */
+function listen() {
   if (!document.body.dataset.live) return;
-  let stamp = document.body.dataset.stamp || "";
+  let stamp = "";
   const say = text => { if ($("live-text").textContent !== text) $("live-text").textContent = text; };
   $("stop").onclick = async () => {
     const answer = await fetch("stop", {method: "POST"});
-    say(answer.ok ? "The run will stop after this rollout." : "The run could not be told to stop.");
+    say(answer.ok ? "The run will stop after this rollout." : "The request to stop failed.");
     $("stop").disabled = answer.ok;
   };
   const ask = async () => {
@@ -167,13 +233,13 @@ function listen(update) {
         stamp = answer.headers.get("X-Stamp") || "";
         const data = await unpack(await answer.arrayBuffer());
         $("stop").hidden = !data.facts.running || data.facts.stops === false;
-        say(data.facts.running ? "Live: the run goes on, and this page follows it."
-          : "The run is not going on at the moment; this page follows it when it does.");
-        update(data);
+        say(data.facts.running ? "Live: this page follows the run."
+          : "The run is not active. This page follows it when it continues.");
+        take(data);
       }
     } catch (error) {
-      if (!(error instanceof TypeError)) throw error;
-      say("The run has ended, or its server has. Its report is report.html in its folder.");
+      if (!(error instanceof TypeError)) throw error;  // fetch raises TypeError if there is no answer
+      say("The run or its server has ended. The report is report.html in the run folder.");
     }
     setTimeout(ask, 1500);
   };

@@ -1,13 +1,31 @@
-/* The chosen goal of an exploration: its policy, path and history, and episodes that the page plays. */
+/* The chosen goal of an exploration: its policy and path on the map, its interval over time, and episodes that the page plays. */
 
+Object.assign(page, {tries: {}, agent: null, walking: null});
 const point = s => [page.data.place[2 * s], -page.data.place[2 * s + 1]];
+
+{
+  const interval = newPlot("shrink", "shrink", 240, "steps", "expected steps to the goal", {log: "x"});
+  const band = newSource("band", "x", "low", "high");
+  addGlyph(interval, "varea", band, {x: "@x", y1: "@low", y2: "@high", fill_color: BLUE, fill_alpha: 0.25});
+  addGlyph(interval, "line", band, {x: "@x", y: "@high", line_color: BLUE, line_width: 2});
+  addGlyph(interval, "line", band, {x: "@x", y: "@low", line_color: BLUE, line_width: 2, line_dash: "dashed"});
+  addLine(interval, "now-shrink", "height", {line_color: ORANGE});
+  addLine(interval, "radius-shrink", "width", {line_color: GREY, line_dash: "dotted", line_width: 1});
+  addHover(interval, [["steps", "@x{0,0}"], ["between", "@low{0.00} and @high{0.00}"]], {mode: "vline"});
+
+  const tries = newPlot("tries", "tries", 200, "steps of an episode", "episodes");
+  const bar = {left: "@left", right: "@right", top: "@top", bottom: 0};
+  addGlyph(tries, "quad", newSource("bars", "left", "right", "top"), {...bar, fill_color: GREEN, fill_alpha: 0.7, line_color: null});
+  addGlyph(tries, "quad", newSource("certified", "left", "right", "top"), {...bar, fill_color: BLUE, fill_alpha: 0.25, line_color: BLUE});
+  addLine(tries, "mean", "height", {line_color: ORANGE, line_width: 3});
+}
 
 function drawPolicy() {
   const d = page.data, arrows = {x0: [], y0: [], x1: [], y1: [], angle: []}, resets = {x: [], y: []};
   const policy = page.goal >= 0 && page.model.known ? page.model.policy(page.goal) : null;
   const path = {x: [], y: []};
-  const {x_range: across, y_range: up, height} = plots.map;  // pixels per unit differ on the two axes of a graph
-  const ratio = (height / (up.end - up.start)) / (($("map").clientWidth || height) / (across.end - across.start));
+  const {x_range: across, y_range: up, height} = mapPlot;  // pixels per unit differ on the two axes of a graph
+  const ratio = (height / (up.end - up.start)) / (($("map-plot").clientWidth || height) / (across.end - across.start));
   const aim = new Set(policy ? targets(page.goal) : []), walk = policy ? page.model.path(policy, aim) : [];
   const along = new Set(walk), many = page.places.length > 600;
   const shown = policy && !d.facts.grid ? page.model.reachable(policy) : null;
@@ -30,13 +48,13 @@ function drawPolicy() {
   fill("arrows", arrows);
   fill("resets", resets);
   fill("path", path);
-  tellPath(policy, walk);
+  describePath(policy, walk);
 }
 
-function tellPath(policy, walk) {
+function describePath(policy, walk) {
   const d = page.data;
   if (page.goal < 0) { $("path-text").textContent = ""; return; }
-  if (!page.model.known) { $("path-text").textContent = "This run keeps no empirical model, so no path can be shown."; return; }
+  if (!page.model.known) { $("path-text").textContent = "This run has no empirical model, so the page cannot show a path."; return; }
   if (!policy) {
     $("path-text").textContent = d.policy_row[page.goal] < 0 && d.stand[page.goal] !== BEYOND
       ? `The policy of this goal is not in this file. Open the run with: ${$("watch").textContent}`
@@ -45,7 +63,7 @@ function tellPath(policy, walk) {
   }
   const names = walk.slice(0, 12).map(label).join(" → ") + (walk.length > 12 ? " → …" : "");
   const arrives = targets(page.goal).includes(walk[walk.length - 1]);
-  $("path-text").textContent = `Most likely path (${walk.length - 1} steps${arrives ? "" : ", and then round in a circle or into the unknown"}): ${names}`;
+  $("path-text").textContent = `Most likely path (${walk.length - 1} steps${arrives ? "" : ", then in a circle or to an untried pair"}): ${names}`;
 }
 
 function drawGoal() {
@@ -71,40 +89,13 @@ function drawGoal() {
   });
   fill("band", band);
   const highest = Math.max(...moments.map(f => at(g, f).upper).filter(Number.isFinite), d.facts.radius);
-  frame(plots.shrink, [Math.max(d.moment_steps[moments[0]] ?? 1, 1), Math.max(d.facts.steps, 2)], [0, 1.1 * Math.min(highest, top)]);
+  setRange(plots.shrink, [Math.max(d.moment_steps[moments[0]] ?? 1, 1), Math.max(d.facts.steps, 2)], [0, 1.1 * Math.min(highest, top)]);
+  part("now-shrink").location = Math.max(d.moment_steps[page.moment], 1);
   part("radius-shrink").location = d.facts.radius;
-  $("shrink-note").textContent = "Dotted: the radius. Where there is no upper bound yet, the band is cut off.";
 }
 
-async function choose(g) {
-  if (g < 0 || g >= page.data.goal.length) return;
-  page.goal = g;
-  stopAgent();
-  drawMap(); drawPolicy(); drawGoal(); drawTries(); marks();
-  page.table.show();
-  if (document.body.dataset.live && page.model.known && !page.model.policy(g) && page.data.stand[g] !== BEYOND) {
-    const answer = await fetch(`policy?goal=${page.data.goal[g]}`);
-    if (answer.ok) page.model.fetched[g] = (await unpack(await answer.arrayBuffer())).policy;
-    if (page.goal === g) { drawPolicy(); drawTries(); }
-  }
-}
-
-function marks() {
-  const d = page.data, found = {x: [], y: [], marker: [], size: [], fill: []};
-  const add = (s, marker, size, colour) => {
-    const [x, y] = point(s);
-    if (Number.isNaN(x)) return;
-    found.x.push(x); found.y.push(y); found.marker.push(marker); found.size.push(size); found.fill.push(colour);
-  };
-  if (d.facts.start !== null) add(d.facts.start, "star", 18, "#ffffff");
-  if (page.goal >= 0) for (const s of targets(page.goal)) add(s, "diamond", 15, "#e69f00");
-  if (page.agent !== null) add(page.agent, "circle", 15, "#009e73");
-  fill("marks", found);
-}
-
-/* --- try it --- */
-
-function patience() { return Math.ceil(50 * (page.data.facts.radius + page.data.facts.epsilon)) + 1000; }
+/* Steps after which the page ends an episode. */
+const maxSteps = () => Math.ceil(50 * (page.data.facts.radius + page.data.facts.epsilon)) + 1000;
 
 function stopAgent() {
   if (page.walking) clearInterval(page.walking);
@@ -121,15 +112,15 @@ function playMany(times) {
   const aim = new Set(targets(page.goal)), policy = page.model.policy(page.goal);
   for (let i = 0; i < times; i++) {
     let steps = -1, state = -1;
-    for (state of page.model.episode(policy, aim, patience())) steps += 1;
+    for (state of page.model.episode(policy, aim, maxSteps())) steps += 1;
     note(steps, aim.has(state));
   }
   drawTries();
 }
 
 function playOne() {
-  const aim = new Set(targets(page.goal)), walk = [...page.model.episode(page.model.policy(page.goal), aim, patience())];
-  const finish = () => { stopAgent(); note(walk.length - 1, aim.has(walk[walk.length - 1])); drawTries(); marks(); };
+  const aim = new Set(targets(page.goal)), walk = [...page.model.episode(page.model.policy(page.goal), aim, maxSteps())];
+  const finish = () => { stopAgent(); note(walk.length - 1, aim.has(walk[walk.length - 1])); redraw(); };
   stopAgent();
   if (matchMedia("(prefers-reduced-motion: reduce)").matches) { finish(); return; }
   let t = 0;
@@ -138,7 +129,7 @@ function playOne() {
     page.agent = walk[t];
     $("try-text").textContent = `step ${t}: ${label(walk[t])}`;
     t += 1;
-    marks();
+    drawMarks();
   }, Math.max(20, Math.min(150, 4000 / walk.length)));
 }
 
@@ -151,11 +142,11 @@ function drawTries() {
   const spread = Math.sqrt(tries.steps.reduce((a, b) => a + (b - mean) ** 2, 0) / Math.max(n - 1, 1) / n);
   if (g < 0) return;
   const claim = `${d.facts.guarantee ? "certified" : "estimated"}: ${round(d.lower[g])} to ${round(d.upper[g])}`;
-  const lost = tries.lost ? `; ${whole(tries.lost)} left what is known or took too long` : "";
+  const lost = tries.lost ? `; ${whole(tries.lost)} came to an untried pair or took too long` : "";
   $("try-text").textContent = n ? `Measured: ${round(mean)} ± ${round(1.96 * spread)} steps over ${whole(n)} episodes `
     + `on the observed model; ${claim}${lost}` : able
     ? `Nothing measured yet; ${claim}${lost}. The policy plays on the model that the run has observed.`
-    : "There is no policy to play here.";
+    : "This goal has no policy in the page.";
   const top = Math.max(...tries.steps, 1), size = Math.max(1, Math.ceil(top / 40)), bins = {};
   for (const steps of tries.steps) { const k = Math.floor(steps / size); bins[k] = (bins[k] || 0) + 1; }
   const keys = Object.keys(bins).map(Number), most = Math.max(...Object.values(bins), 1);
@@ -165,5 +156,18 @@ function drawTries() {
   fill("certified", {left: [d.lower[g]], right: [bounded ? d.upper[g] : Math.max(top, d.lower[g])], top: [most]});
   part("mean").location = n ? mean : null;
   const ends = [...tries.steps, d.lower[g], bounded ? d.upper[g] : d.lower[g] + 1], low = Math.min(...ends), high = Math.max(...ends);
-  frame(plots.tries, [Math.max(low - 1 - size, -1), high + 1 + size], [0, 1.1 * most]);
+  setRange(plots.tries, [Math.max(low - 1 - size, -1), high + 1 + size], [0, 1.1 * most]);
 }
+
+addPanel({
+  draw() { drawPolicy(); drawGoal(); drawTries(); },
+  start() {
+    $("try-one").onclick = playOne;
+    $("try-many").onclick = () => playMany(100);
+    $("try-clear").onclick = () => { delete page.tries[page.goal]; drawTries(); };
+    $("goal-search").oninput = () => {
+      const words = $("goal-search").value.trim().toLowerCase(), goals = [...page.data.goal.keys()];
+      if (words) choose(goals.find(g => String(page.data.goal[g]) === words) ?? goals.find(g => named(g).toLowerCase().includes(words)));
+    };
+  },
+});

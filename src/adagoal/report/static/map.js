@@ -1,40 +1,48 @@
-/* The map of an exploration: places, their colours, and the way from one to the next. */
+/* The map of an exploration: places, their colours, the slider of time, and the arrow keys. */
 
-/* Places, each with the states that lie there. */
+let measure = "lower";
 
-function places() {
-  const d = page.data, found = new Map();
-  for (let s = 0; s < d.visits.length; s++) {
-    const x = d.place[2 * s], y = -d.place[2 * s + 1];
-    if (Number.isNaN(x)) continue;
-    const key = `${x} ${y}`;
-    if (!found.has(key)) found.set(key, {x, y, states: []});
-    found.get(key).states.push(s);
-  }
-  page.places = [...found.values()];
-  page.row = {};
-  page.goalsAt = Array.from(d.visits, () => []);
-  d.goal.forEach((number, g) => { page.row[number] = g; for (const s of targets(g)) page.goalsAt[s].push(g); });
-  page.at = new Int32Array(d.visits.length).fill(-1);
-  page.places.forEach((place, i) => {
-    for (const s of place.states) page.at[s] = i;
-    const goals = place.states.flatMap(s => page.goalsAt[s]);
-    place.goal = goals.length ? goals.reduce((a, b) => d.lower[b] < d.lower[a] ? b : a) : -1;
-  });
+const mapPlot = newPlot("map", "map-plot", 460, "", "", {tools: ZOOM, lod_threshold: null});
+mapPlot.axis.visible = false;
+mapPlot.grid.visible = false;
+addGlyph(mapPlot, "rect", newSource("walls", "x", "y"),
+  {x: "@x", y: "@y", width: 1, height: 1, fill_color: "#3d434b", line_color: null});
+addGlyph(mapPlot, "segment", newSource("edges", "x0", "y0", "x1", "y1"),
+  {x0: "@x0", y0: "@y0", x1: "@x1", y1: "@y1", line_color: GREY, line_alpha: 0.35});
+{
+  const places = newSource("places", "x", "y", "fill", "edge", "thick", "name", "text");
+  const style = {x: "@x", y: "@y", fill_color: "@fill", line_color: "@edge", line_width: "@thick", nonselection_alpha: 1,
+    selection_fill_color: "@fill", selection_line_color: "@edge", nonselection_line_color: "@edge", nonselection_fill_color: "@fill"};
+  const shapes = [addGlyph(mapPlot, "rect", places, {...style, width: 0.94, height: 0.94, name: "cells"}),
+    addGlyph(mapPlot, "scatter", places, {...style, size: 13, name: "nodes"})];
+  addHover(mapPlot, [["goal", "@name"], ["", "@text"]], {renderers: shapes});
+  mapPlot.add_tools(new Bokeh.TapTool({renderers: shapes}));
+  const arrows = newSource("arrows", "x0", "y0", "x1", "y1", "angle"), ends = {x0: "@x0", y0: "@y0", x1: "@x1", y1: "@y1"};
+  addGlyph(mapPlot, "segment", arrows, {...ends, line_color: "#ffffff", line_width: 4.5, line_alpha: 0.8});
+  addGlyph(mapPlot, "segment", arrows, {...ends, line_color: "#111111", line_width: 1.8});
+  addGlyph(mapPlot, "scatter", arrows, {x: "@x1", y: "@y1", size: 9, marker: "triangle", angle: "@angle", fill_color: "#111111",
+    line_color: "#ffffff"});
+  addGlyph(mapPlot, "scatter", newSource("resets", "x", "y"),
+    {x: "@x", y: "@y", size: 8, marker: "x", line_color: "#111111", line_width: 2});
+  const path = newSource("path", "x", "y");
+  addGlyph(mapPlot, "line", path, {x: "@x", y: "@y", line_color: "#ffffff", line_width: 6, line_alpha: 0.7});
+  addGlyph(mapPlot, "line", path, {x: "@x", y: "@y", line_color: ORANGE, line_width: 3});
+  addGlyph(mapPlot, "scatter", newSource("marks", "x", "y", "marker", "size", "fill"),
+    {x: "@x", y: "@y", marker: "@marker", size: "@size", fill_color: "@fill", line_color: "#111111", line_width: 1.5});
 }
 
-/* The value of a place: states that share one are added up, or the smallest counts. */
+/* The value of a place: the sum over its states, or the value of the goal with the smallest lower bound. */
 function valueOf(place) {
   const d = page.data;
-  if (page.measure === "visits") return place.states.reduce((sum, s) => sum + d.visits[s], 0);
+  if (measure === "visits") return place.states.reduce((sum, s) => sum + d.visits[s], 0);
   const goals = place.states.flatMap(s => page.goalsAt[s]).map(g => at(g, page.moment));
-  if (page.measure === "choices") return goals.reduce((sum, k) => sum + k.chosen, 0);
+  if (measure === "choices") return goals.reduce((sum, k) => sum + k.chosen, 0);
   const known = goals.filter(k => k.stand !== UNSEEN);
   if (!known.length) return NaN;
   const best = known.reduce((a, b) => b.lower < a.lower ? b : a);
-  if (page.measure === "stand") return best.stand;
+  if (measure === "stand") return best.stand;
   if (best.stand === BEYOND) return -1;
-  return page.measure === "width" ? best.upper - best.lower : best[page.measure];
+  return measure === "width" ? best.upper - best.lower : best[measure];
 }
 
 function colours(values, tint) {
@@ -45,11 +53,11 @@ function colours(values, tint) {
     choices: v => Math.sqrt(v / Math.max(top, 1)),
   };
   const stands = [tint.unseen, tint.orange, tint.blue, tint.beyond];
-  const counted = page.measure === "visits" || page.measure === "choices";
+  const counted = measure === "visits" || measure === "choices";
   const fills = values.map(v => {
-    if (page.measure === "stand") return stands[Number.isNaN(v) ? UNSEEN : v];
-    if (counted) return v > 0 ? ramp(ways[page.measure](v)) : tint.unseen;
-    return Number.isNaN(v) || v === Infinity ? tint.unseen : v < 0 ? tint.beyond : ramp(ways[page.measure](v));
+    if (measure === "stand") return stands[Number.isNaN(v) ? UNSEEN : v];
+    if (counted) return v > 0 ? ramp(ways[measure](v)) : tint.unseen;
+    return Number.isNaN(v) || v === Infinity ? tint.unseen : v < 0 ? tint.beyond : ramp(ways[measure](v));
   });
   legend(top, stands, tint);
   return fills;
@@ -57,13 +65,10 @@ function colours(values, tint) {
 
 function legend(top, stands, tint) {
   const d = page.data, box = $("legend");
-  if (page.measure === "stand") { box.replaceChildren(...STANDS.map((text, i) => swatch(stands[i], text))); return; }
-  const bar = document.createElement("span");
-  bar.className = "ramp";
-  bar.style.background = `linear-gradient(to right, ${RAMP.join(",")})`;
-  const counted = page.measure === "visits" || page.measure === "choices";
-  const high = counted ? whole(top) : page.measure === "width" ? round(top) : round(d.facts.radius + d.facts.epsilon, 1);
-  box.replaceChildren("0", bar, high + (counted ? "" : " steps"),
+  if (measure === "stand") { box.replaceChildren(...STANDS.map((text, i) => swatch(stands[i], text))); return; }
+  const counted = measure === "visits" || measure === "choices";
+  const high = counted ? whole(top) : measure === "width" ? round(top) : round(d.facts.radius + d.facts.epsilon, 1);
+  box.replaceChildren("0", rampBar(), high + (counted ? "" : " steps"),
     ...(counted ? [] : [swatch(tint.beyond, "beyond"), swatch(tint.unseen, "no bound yet")]),
     ...(fine() ? [] : [swatch(`linear-gradient(to right, ${tint.orange} 30%, transparent 30%)`, "orange edge: open")]));
 }
@@ -72,7 +77,7 @@ function legend(top, stands, tint) {
 const fine = () => page.data.facts.grid && Math.max(...page.data.facts.shape) > 40;
 
 function drawMap() {
-  const d = page.data, tint = tints(), values = page.places.map(valueOf), fills = colours(values, tint);
+  const d = page.data, tint = Object.fromEntries(["unseen", "beyond", "orange", "blue", "ink", "line"].map(name => [name, pageColour(name)])), values = page.places.map(valueOf), fills = colours(values, tint);
   const still = page.places.map(p => p.goal >= 0 && at(p.goal, page.moment).stand === OPEN);
   const chosen = new Set(page.goal >= 0 ? [...targets(page.goal)].map(s => page.at[s]) : []);
   fill("places", {
@@ -80,7 +85,7 @@ function drawMap() {
     edge: page.places.map((_, i) => chosen.has(i) ? tint.ink : still[i] ? tint.orange : tint.line),
     thick: page.places.map((_, i) => chosen.has(i) ? 4 : fine() ? 0 : still[i] ? 2.5 : 0.7),
     name: page.places.map(p => p.states.map(label).slice(0, 4).join("; ") + (p.states.length > 4 ? "; ..." : "")),
-    text: page.places.map(p => p.goal >= 0 ? interval(at(p.goal, page.moment)) : "not a goal that was seen"),
+    text: page.places.map(p => p.goal >= 0 ? interval(at(p.goal, page.moment)) : "no goal of this run"),
   });
 }
 
@@ -88,21 +93,41 @@ function interval(k) {
   return k.stand === UNSEEN ? "never seen" : `${round(k.lower)} to ${round(k.upper)} steps, ${STANDS[k.stand]}`;
 }
 
+/* The moment in time, in words. */
+function drawMoment() {
+  const d = page.data, f = page.moment, counts = [0, 0, 0, 0];
+  for (let g = 0; g < d.goal.length; g++) counts[at(g, f).stand] += 1;
+  $("moment-text").textContent = `after ${whole(d.moment_steps[f])} steps, ${whole(d.moment_episodes[f])} episodes: `
+    + `${counts[DONE]} finished, ${counts[OPEN]} open, ${counts[BEYOND]} beyond, ${counts[UNSEEN]} not seen yet`;
+  $("moment-note").textContent = measure === "visits" && f !== last() ? "Visits are those of the end." : "";
+  $("moment").setAttribute("aria-valuetext", $("moment-text").textContent);
+  $("moment").max = last();
+  $("moment").value = f;
+}
+
+/* The start, the states of the chosen goal, and the agent while it plays. */
+function drawMarks() {
+  const d = page.data, marks = {x: [], y: [], marker: [], size: [], fill: []};
+  const add = (s, marker, size, colour) => {
+    const [x, y] = point(s);
+    if (Number.isNaN(x)) return;
+    marks.x.push(x); marks.y.push(y); marks.marker.push(marker); marks.size.push(size); marks.fill.push(colour);
+  };
+  if (d.facts.start !== null) add(d.facts.start, "star", 18, "#ffffff");
+  if (page.goal >= 0) for (const s of targets(page.goal)) add(s, "diamond", 15, "#e69f00");
+  if (page.agent !== null) add(page.agent, "circle", 15, GREEN);
+  fill("marks", marks);
+}
+
 function frameMap() {
-  const d = page.data, [rows, columns] = d.facts.shape, plot = plots.map, grid = d.facts.grid;
+  const d = page.data, [rows, columns] = d.facts.shape, grid = d.facts.grid;
   part("cells").visible = grid;
   part("nodes").visible = !grid;
   const [left, right, low, high] = grid ? [-0.6, columns - 0.4, -rows + 0.4, 0.6] : [-0.5, columns - 0.5, -1.05, 0.05];
-  frame(plot, [left, right], [low, high]);
+  setRange(mapPlot, [left, right], [low, high]);
   const width = $("map").clientWidth || 600;
-  plot.height = grid ? Math.round(Math.min(Math.max(width * rows / columns, 180), 620)) + 30 : 480;
-  if (grid && width * rows / columns > 620) plot.width_policy = "fixed", plot.width = Math.round(620 * columns / rows);
-  const many = d.shapes.edges[0], end = i => 2 * d.edges[i];
-  const ends = [...Array(many).keys()];
-  fill("edges", {x0: ends.map(i => d.place[end(2 * i)]), y0: ends.map(i => -d.place[end(2 * i) + 1]),
-    x1: ends.map(i => d.place[end(2 * i + 1)]), y1: ends.map(i => -d.place[end(2 * i + 1) + 1])});
-  const walls = [...Array(d.shapes.walls[0]).keys()];
-  fill("walls", {x: walls.map(i => d.walls[2 * i]), y: walls.map(i => -d.walls[2 * i + 1])});
+  mapPlot.height = grid ? Math.round(Math.min(Math.max(width * rows / columns, 180), 620)) + 30 : 480;
+  if (grid && width * rows / columns > 620) mapPlot.width_policy = "fixed", mapPlot.width = Math.round(620 * columns / rows);
 }
 
 /* Arrow keys: the nearest goal in that direction. */
@@ -121,3 +146,30 @@ function move(event) {
   }
   choose(best);
 }
+
+addPanel({
+  show(d) {
+    frameMap();
+    const edges = [...Array(d.shapes.edges[0]).keys()], walls = [...Array(d.shapes.walls[0]).keys()], end = i => 2 * d.edges[i];
+    fill("edges", {x0: edges.map(i => d.place[end(2 * i)]), y0: edges.map(i => -d.place[end(2 * i) + 1]),
+      x1: edges.map(i => d.place[end(2 * i + 1)]), y1: edges.map(i => -d.place[end(2 * i + 1) + 1])});
+    fill("walls", {x: walls.map(i => d.walls[2 * i]), y: walls.map(i => -d.walls[2 * i + 1])});
+  },
+  draw() { drawMap(); drawMoment(); drawMarks(); },
+  start() {
+    const places = part("places");
+    places.selected.properties.indices.change.connect(() => {
+      const [i] = places.selected.indices;
+      if (i !== undefined) choose(page.places[i].goal);
+    });
+    $("measure").onchange = () => { measure = $("measure").value; redraw(); };
+    $("moment").oninput = () => { page.moment = Number($("moment").value); redraw(); };
+    playButton("play-time", 140, () => { if (page.moment === last()) page.moment = 0; }, () => {
+      if (page.moment >= last()) return false;
+      page.moment += 1;
+      redraw();
+    });
+    $("map-frame").onkeydown = move;
+    addEventListener("resize", frameMap);
+  },
+});

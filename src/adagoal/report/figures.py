@@ -1,0 +1,233 @@
+"""PNG figures of explorations and of curves, and what all Matplotlib figures share: colours, panels, saving.
+
+The interactive pages do not need these files. ``adagoal report DIR --png`` writes them for papers and slides.
+"""
+
+from __future__ import annotations
+
+import io
+import math
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from matplotlib import colormaps
+from matplotlib.axes import Axes
+from matplotlib.collections import LineCollection
+from matplotlib.colors import Colormap, Normalize, to_rgb
+from matplotlib.figure import Figure
+from matplotlib.image import AxesImage
+from matplotlib.patches import Patch, Rectangle
+
+from adagoal.core.errors import to_single_line
+from adagoal.core.file_io import bytes_content, write_atomically
+from adagoal.core.types import Bools, Floats, GridLayout
+from adagoal.report.curve_page import Curve, CurvePlot
+from adagoal.report.exploration_panels import numbered_goal_name
+from adagoal.runs.result import Result
+from adagoal.runs.state_metadata import StateMetadata
+
+COLOUR_BLIND_PALETTE = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")
+"""Palette of Okabe and Ito, which colour-blind people can tell apart."""
+GUIDE_COLOUR = "#666666"
+WALL_COLOUR, OUTSIDE_COLOUR, UNSEEN_COLOUR = "#3d434b", "#d3d7dc", "#ffffff"
+FINISHED_COLOUR, OPEN_COLOUR, NEUTRAL_COLOUR = "#31588a", "#d1742f", "#9aa3ad"
+MAX_COLUMNS_WITH_NUMBERS = 16
+"""Maps with more columns show colours only: the numbers would overlap."""
+
+
+def figure_to_png(figure: Figure) -> bytes:
+    """Return a figure as a PNG file."""
+    buffer = io.BytesIO()
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Glyph")  # names of states may be in a script that the font lacks
+        figure.savefig(buffer, format="png", dpi=150)
+    return buffer.getvalue()
+
+
+def save_figure(figure: Figure, path: Path) -> None:
+    """Write a figure as PNG. It is drawn before the file is opened, so a kill leaves no partial file."""
+    write_atomically(path, bytes_content(figure_to_png(figure)))
+
+
+def figure_with_panels(columns: int, size: tuple[float, float], **options: object) -> tuple[Figure, list[Axes]]:
+    """Return a figure with its panels in one row, without frames at the top and right."""
+    figure = Figure(size, layout="constrained")
+    axes = list(figure.subplots(1, columns, squeeze=False, **options).ravel())  # type: ignore[call-overload]
+    for ax in axes:
+        ax.spines[["top", "right"]].set_visible(False)
+    return figure, axes
+
+
+def draw_curve_plots(plots: Sequence[CurvePlot]) -> Figure:
+    """Draw the curves of a page: the curve of all seeds, and a band between the quartiles of the seeds."""
+    columns = min(len(plots), 3)
+    rows = -(-len(plots) // columns)
+    figure = Figure((1.0 + 4.6 * columns, 0.6 + 3.4 * rows), layout="constrained")
+    axes = figure.subplots(rows, columns, squeeze=False).ravel()
+    for ax in axes[len(plots) :]:
+        ax.set_axis_off()
+    names = list(dict.fromkeys(line.name for plot in plots for line in plot.lines))
+    legend = {}
+    for ax, plot in zip(axes, plots, strict=False):
+        for line in plot.lines:
+            if line.seed is not None:
+                continue
+            repeat, i = divmod(names.index(line.name), len(COLOUR_BLIND_PALETTE))
+            colour = COLOUR_BLIND_PALETTE[i]
+            (legend[line.name],) = ax.plot(line.x, line.y, color=colour, linestyle=("-", "--", ":", "-.")[repeat % 4])
+            seeds = [other for other in plot.lines if other.name == line.name and other.seed is not None]
+            if len(seeds) > 1 and all(list(other.x) == list(line.x) for other in seeds):
+                low, high = np.quantile([other.y for other in seeds], (0.25, 0.75), axis=0)
+                ax.fill_between(line.x, low, high, color=colour, alpha=0.15, linewidth=0)
+        for name, height in plot.reference_lines.items():
+            ax.axhline(height, color=GUIDE_COLOUR, linewidth=0.8)
+            ax.annotate(name, (0.02, height), xycoords=("axes fraction", "data"), va="bottom", fontsize=7)
+        scale = "log" if plot.log_axes else "linear"
+        ax.set(xscale=scale, yscale=scale, xlabel=plot.x, ylabel=plot.y)
+        ax.set_title(plot.title, parse_math=False)
+        ax.spines[["top", "right"]].set_visible(False)
+    n_columns = min(columns + 1, len(legend))
+    handles, labels = list(legend.values()), list(legend)
+    figure.legend(handles, labels, loc="outside lower center", ncols=n_columns, frameon=False, fontsize=8)
+    return figure
+
+
+def exploration_figures(result: Result, states: StateMetadata) -> dict[str, tuple[Figure, str]]:
+    """Return the figures of an exploration with their captions, by file name."""
+    caption = "Bounds on the expected number of steps from the start to every goal."
+    has_map = states.layout is not None and result.goal_names is None
+    figures = {"goals.png": ((draw_goal_map if has_map else draw_intervals)(result, states), caption)}
+    steps, _, error, _ = result.arrays["trace"].T
+    if (error > 0).any():
+        lines, epsilon = [Curve("largest error of an open goal", steps, error)], {"epsilon": result.setting.epsilon}
+        plot = CurvePlot("", "steps", "largest error", lines, epsilon)
+        figures["progress.png"] = draw_curve_plots([plot]), "Largest error of an open goal, over the steps."
+    return figures
+
+
+def draw_goal_map(result: Result, states: StateMetadata) -> Figure:
+    """Draw lower and upper bounds on the grid; goals outside X are grey."""
+    assert states.layout is not None
+    L, epsilon = result.radius, result.setting.epsilon
+    norm = Normalize(0.0, L + epsilon)
+    numbers = np.arange(len(states.layout.cells))
+    in_X, is_open, seen = (np.isin(numbers, list(g)) for g in (result.goals, result.open_goals, result.certificates))
+    width, height = map_size_inches(states.layout, 2)
+    figure = Figure((width + 1.0, height + 1.0), layout="constrained")
+    axes: Sequence[Axes] = figure.subplots(1, 2)
+    titles = "at least (best policy)", "at most (returned policy)"
+    for which, (ax, title) in enumerate(zip(axes, titles, strict=True)):
+        values = np.full(len(numbers), np.nan)
+        for goal, bounds in result.certificates.items():
+            if in_X[goal] and math.isfinite(bounds[which]):
+                values[goal] = bounds[which]
+        cells = draw_grid_map(
+            ax, states, values, norm, colormaps["viridis"], shown=in_X, seen=seen, marked=is_open, numbers=".0f"
+        )
+        ax.set_title(title, fontsize=10)
+    figure.colorbar(cells, ax=axes, shrink=0.8, label="expected steps")
+    patches = [Patch(color=WALL_COLOUR, label="wall"), Patch(facecolor=OUTSIDE_COLOUR, label=f"beyond {L:g} steps")]
+    patches += [
+        Patch(facecolor=UNSEEN_COLOUR, edgecolor=NEUTRAL_COLOUR, hatch="///", label="never seen, or no bound yet")
+    ]
+    if result.open_goals:
+        patches += [Patch(facecolor="none", edgecolor=OPEN_COLOUR, linewidth=2, label="open")]
+    figure.legend(handles=patches, loc="outside lower center", ncols=len(patches), frameon=False, fontsize=8)
+    return figure
+
+
+def draw_intervals(result: Result, states: StateMetadata) -> Figure:
+    """Draw the certificates as intervals, sorted by their lower bounds."""
+    L, epsilon = result.radius, result.setting.epsilon
+    X, open_goals = set(result.goals), set(result.open_goals)
+    order = sorted(result.certificates, key=lambda g: (g not in X, *result.certificates[g], g))
+    top = max([L + epsilon, *(min(result.certificates[g].lower, 2 * L) for g in order)]) * 1.08
+    lower = np.array([result.certificates[g].lower for g in order])
+    upper = np.minimum([result.certificates[g].upper for g in order], top)
+    colours = [OPEN_COLOUR if g in open_goals else FINISHED_COLOUR if g in X else NEUTRAL_COLOUR for g in order]
+    place = np.arange(len(order))
+    figure = Figure((9.0, 4.0), layout="constrained")
+    ax = figure.subplots()
+    segments = [[(x, low), (x, up)] for x, low, up in zip(place, lower, upper, strict=True)]
+    ax.add_collection(LineCollection(segments, colors=colours, linewidths=max(1.0, min(6.0, 300 / max(len(order), 1)))))
+    ax.scatter(place, lower, c=colours, s=8)
+    ax.axhline(L, color="black", linewidth=0.8)
+    ax.axhline(L + epsilon, color="black", linewidth=0.8, linestyle=":")
+    ax.annotate("L and L + epsilon", (0, L), xytext=(2, 3), textcoords="offset points", fontsize=8)
+    ax.set(xlim=(-1, len(order)), ylim=(0, top), ylabel="expected steps from the start", xlabel="goals, sorted")
+    if len(order) <= 40:  # more names would overlap
+        names = [to_single_line(numbered_goal_name(result, states, g), 28) for g in order]
+        ax.set_xticks(place, names, rotation=90, fontsize=7, parse_math=False)
+    legend = {FINISHED_COLOUR: "in X, finished", OPEN_COLOUR: "in X, open", NEUTRAL_COLOUR: "outside X"}
+    used = [Patch(color=colour, label=text) for colour, text in legend.items() if colour in colours]
+    figure.legend(handles=used, loc="outside upper right", ncols=3, frameon=False, fontsize=8)
+    ax.spines[["top", "right"]].set_visible(False)
+    return figure
+
+
+def map_size_inches(layout: GridLayout, panels: int) -> tuple[float, float]:
+    """Return width and height in inches of ``panels`` maps in a row."""
+    rows, columns = layout.shape
+    width = 9.0 / panels if panels > 1 else 4.5
+    height = min(max(width * rows / columns, 0.8), 6.0)
+    return panels * min(width, height * columns / rows + 0.4), height
+
+
+def draw_grid_map(
+    ax: Axes,
+    states: StateMetadata,
+    values: Floats,
+    norm: Normalize,
+    cmap: Colormap,
+    *,
+    shown: Bools,
+    seen: Bools,
+    marked: Bools | None = None,
+    numbers: str = "",
+) -> AxesImage:
+    """Draw ``values`` [S] on a grid. If states share a cell, it shows their minimum.
+
+    Cells without ``shown`` states are grey, cells without a value are hatched, ``marked`` cells are outlined.
+    """
+    layout = states.layout
+    assert layout is not None
+    cells, shape = layout.cells, layout.shape
+    placed = cells[:, 0] >= 0
+    grid = np.full(shape, np.nan)
+    for state in np.flatnonzero(placed & shown & ~np.isnan(values)):
+        cell = tuple(cells[state])
+        grid[cell] = np.fmin(grid[cell], values[state])  # fmin ignores NaN, the value of an empty cell
+    background = np.full((*shape, 3), to_rgb(UNSEEN_COLOUR))
+    background[tuple(cells[placed & seen & ~shown].T)] = to_rgb(OUTSIDE_COLOUR)
+    background[layout.walls] = to_rgb(WALL_COLOUR)
+    ax.imshow(background, interpolation="nearest")
+    image = ax.imshow(np.ma.masked_invalid(grid), cmap=cmap, norm=norm, interpolation="nearest")
+    grey = np.zeros(shape, bool)
+    grey[tuple(cells[placed & seen & ~shown].T)] = True
+    if layout.walls.size <= 2500:  # a patch per cell is slow on large maps
+        for r, c in np.argwhere(np.isnan(grid) & ~layout.walls & ~grey).tolist():
+            ax.add_patch(Rectangle((c - 0.5, r - 0.5), 1, 1, fill=False, hatch="///", edgecolor="#c3c9d0", linewidth=0))
+        for r, c in cells[placed & marked].tolist() if marked is not None else []:
+            ax.add_patch(Rectangle((c - 0.42, r - 0.42), 0.84, 0.84, fill=False, edgecolor=OPEN_COLOUR, linewidth=1.6))
+    start = None if states.start is None or not placed[states.start] else tuple(cells[states.start].tolist())
+    if start is not None:
+        ax.plot(
+            start[1], start[0], marker="*", color="white", markeredgecolor="black", markersize=9, markeredgewidth=0.8
+        )
+    if numbers and shape[1] <= MAX_COLUMNS_WITH_NUMBERS:
+        for r, c in np.argwhere(~np.isnan(grid)).tolist():
+            if (r, c) != start:
+                ink = _readable_text_colour(cmap, norm(grid[r, c]))
+                ax.text(c, r, format(grid[r, c], numbers), ha="center", va="center", fontsize=7, color=ink)
+    if shape[1] <= 3 * MAX_COLUMNS_WITH_NUMBERS:
+        ax.hlines(np.arange(0.5, shape[0] - 1), -0.5, shape[1] - 0.5, colors="white", linewidth=0.5)
+        ax.vlines(np.arange(0.5, shape[1] - 1), -0.5, shape[0] - 0.5, colors="white", linewidth=0.5)
+    ax.set_axis_off()
+    return image
+
+
+def _readable_text_colour(cmap: Colormap, share: float) -> str:
+    red, green, blue, _ = cmap(share)
+    return "black" if 0.3 * red + 0.59 * green + 0.11 * blue > 0.5 else "white"
