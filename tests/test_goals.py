@@ -50,7 +50,7 @@ def test_progress_mixes_in_a_uniform_share():
 
 
 def test_attempts_are_counted_in_their_order():
-    """Two moving averages of success; a goal of -1 is nobody's, and the arrays grow as goals appear."""
+    """Two moving averages of success; episodes with the goal -1 do not count, and the arrays grow with the goals."""
     attempts = GoalAttempts(1)
     attempts.add_episodes([2, -1, 2], [True, True, False])
     attempts.add_episodes([], [])

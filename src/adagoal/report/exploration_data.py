@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from adagoal.core.exploration_run import GOAL_BEYOND, GOAL_DONE, GOAL_OPEN
+from adagoal.core.exploration_run import GoalStanding
 from adagoal.core.types import Bools, Floats, Longs
 from adagoal.runs.result import Result
 from adagoal.runs.state_metadata import StateMetadata
@@ -82,7 +82,8 @@ def _goal_arrays(result: Result, goals: Longs) -> PageArrays:
     """What is known about every goal at the end."""
     X, still = set(result.goals), set(result.open_goals)
     bounds = np.array([result.certificates[g] for g in goals.tolist()], float).reshape(-1, 2)
-    stand = [GOAL_OPEN if g in still else GOAL_DONE if g in X else GOAL_BEYOND for g in goals.tolist()]
+    kinds = GoalStanding
+    stand = [kinds.OPEN if g in still else kinds.DONE if g in X else kinds.BEYOND for g in goals.tolist()]
     tried, reached = count_goal_attempts(result)
     return {
         "goal": goals.astype(np.int32),
