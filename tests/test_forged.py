@@ -292,7 +292,7 @@ def at(name: str, value: Any) -> Any:
         ("intervals", at("estimates.look_count", 10**6), "the looks do not fit the counts"),
         ("likelihood", at("estimates.best", 9), "'best' holds 9"),
         ("likelihood", at("estimates.total", 10**9), "more transitions were taken in"),
-        ("likelihood", fact("estimates", "wanted", value=10**6), "there is no goal 1000000"),
+        ("likelihood", fact("estimates", "_last_column", value=10**6), "there is no goal 1000000"),
         ("vtr", at("estimates.Sigma", -1.0), "not positive definite"),
         ("pairs", at("world.row", 99), "'row' holds 99"),
         ("pairs", at("world.of", 10**6), "not those that were met"),

@@ -10,14 +10,12 @@ from __future__ import annotations
 
 import os
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from typing import Any, ClassVar
 
 import numba
 import numpy as np
 from numpy.typing import NDArray
 
-from adagoal.core.compiled_code import run_jobs_in_threads
 from adagoal.core.environment import OTHER_GOALS
 from adagoal.core.file_formats import ArraySchema, ArraySpec, check_arrays
 from adagoal.core.goal_space import GoalSpace
@@ -30,18 +28,8 @@ MAX_THREADS = 16
 """At most."""
 MAX_RESERVED_VALUES = 2**27
 """Values of a table that there is room for at once: memory that nobody has touched yet costs nothing."""
-PREFAULT_COLUMNS, PREFAULT_PIECE_COLUMNS, MIN_THREADED_PREFAULT_VALUES = 256, 32, 2**16
-"""Columns that are touched together, in pieces, before they are needed; and the values of a piece that threads are
-worth. Memory that is fresh takes longer than all that is ever done with most columns."""
 NO_KNOWN_PATH = 2**62
 """Hops to a state to which no way is known."""
-
-
-def one_column_per_goal(space: GoalSpace) -> tuple[Longs, Longs]:
-    """(goals [G], column [N]) of estimates with one column per goal, seen or not; column -1 is that of no goal."""
-    goals, column = space.goal_numbers, np.full(space.n_goal_numbers, -1)
-    column[goals] = np.arange(len(goals))
-    return goals, column
 
 
 class GoalTable:
@@ -70,7 +58,7 @@ class GoalTable:
         self.goals = np.flatnonzero(self._is_goal)
         """[G] the goal space"""
         self._thread_pool = ThreadPoolExecutor(min(MAX_THREADS, os.cpu_count() or 1))
-        self._column_capacity = self._n_prefaulted = 1
+        self._column_capacity = 1
         self._n_known_transitions = -1
         """Different transitions observed at the last look for goals"""
         self._hop_counts = np.zeros(0, np.int64)
@@ -184,9 +172,6 @@ class GoalTable:
                 table = getattr(self, name)
                 self._wide_arrays[name] = np.empty((*table.shape[:-1], self._column_capacity), table.dtype, order="F")
                 self._wide_arrays[name][..., :columns] = table
-                self._n_prefaulted = columns
-        if columns == self._n_prefaulted:
-            self._prefault_columns()
         for name, wide in self._wide_arrays.items():
             wide[..., columns] = wide[..., 0]
             setattr(self, name, wide[..., : columns + 1])
@@ -195,23 +180,6 @@ class GoalTable:
             self.D[-1] = self.upper[-1] = self.gap[-1] = 0.0
         if columns == self.space.goal_bound:
             self.D[0] = np.inf  # no goal is left unseen
-
-    def _prefault_columns(self) -> None:
-        """The memory of the columns to come."""
-        first, self._n_prefaulted = (
-            self._n_prefaulted,
-            min(self._n_prefaulted + PREFAULT_COLUMNS, self._column_capacity),
-        )
-        tables = [self._wide_arrays[name] for name in self.TABLE_NAMES]
-        parts = [
-            table[:, i : min(i + PREFAULT_PIECE_COLUMNS, self._n_prefaulted)]
-            for i in range(first, self._n_prefaulted, PREFAULT_PIECE_COLUMNS)
-            for table in tables
-        ]
-        run_jobs_in_threads(
-            [partial(part.fill, 0) for part in parts],
-            self._thread_pool if parts[0].size > MIN_THREADED_PREFAULT_VALUES else None,
-        )
 
     def distance_bounds(self, goal: int) -> tuple[float, float]:
         """[lower, upper]: the best policy takes at least lower, the returned one at most upper expected steps."""

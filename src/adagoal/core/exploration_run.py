@@ -175,6 +175,22 @@ class SavedEstimates:
             setattr(self, name, facts[name])
 
 
+class EstimatesPerGoal(SavedEstimates):
+    """Base class of estimates with one column for every goal, seen or not."""
+
+    def __init__(self, counts: TransitionCounts, L: float, epsilon: float, space: GoalSpace | None) -> None:
+        self.counts, self.L, self.epsilon = counts, L, epsilon
+        self.space = space or GoalSpace.from_states(counts.n_states, counts.n_states)
+        self.goals = self.goal_state = self.space.goal_numbers
+        self.column = np.full(self.space.n_goal_numbers, -1)
+        self.column[self.goals] = np.arange(len(self.goals))
+        self.plans = 0
+
+    def axis_sizes(self) -> dict[str, int]:
+        """Sizes of the axes S, A and G."""
+        return {"S": self.counts.n_states, "A": self.counts.n_actions, "G": len(self.goals)}
+
+
 class BoundsHistory:
     """Snapshots of the bounds of all goals, for the report; later snapshots may have more goals.
 
