@@ -151,7 +151,7 @@ def test_unreachable_is_infinite_and_decided_on_the_graph() -> None:
         [1, 2, inf, 0, inf],
         [1, 2, inf, inf, 0],
     ]
-    assert solver.max_start_distance(mdp) == solver.diameter(mdp) == inf
+    assert solver.optimal_distances(mdp).max() == solver.diameter(mdp) == inf
     tiny = model_from_rows([{0: 1 - 1e-12, 1: 1e-12}, {1: 1.0}], 1)
     np.testing.assert_allclose(solver.optimal_distances(tiny), [0, 1e12], rtol=1e-10)
 
@@ -169,7 +169,7 @@ def test_reset_bounds_the_diameter_and_its_absence_does_not() -> None:
     mdp = toy_models.separation_instance(eta=0.001, radius=5)
     V = solver.optimal_values(mdp)
     assert (1 + V[mdp.start] + 1e-9 >= V).all()
-    assert solver.diameter(mdp) <= solver.max_start_distance(mdp) + 1
+    assert solver.diameter(mdp) <= solver.optimal_distances(mdp).max() + 1
     free = solver.optimal_values(mdp, reset=False)
     np.testing.assert_allclose(free[4, 1], 2000, rtol=1e-10)
     assert V[4, 1] < 7

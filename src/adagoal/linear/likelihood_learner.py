@@ -33,8 +33,8 @@ from adagoal.core.types import Floats, Longs
 from adagoal.planning.model_arrays import ThetaRegion
 
 LOG_BARRIER = 1e-3
-"""Weight b of the barrier b sum_i ln theta_i in the maximisation. The duality gap is then at most d b, and the maximiser
-lies inside the simplex, where the next maximisation starts."""
+"""Weight b of the barrier b sum_i ln theta_i in the maximisation. The duality gap is then at most d b, and the
+maximiser lies inside the simplex, where the next maximisation starts."""
 
 
 class LikelihoodLearner:
