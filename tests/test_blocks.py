@@ -30,9 +30,6 @@ def explored(monkeypatch, cores):
         patch.setattr(goal_table.os, "cpu_count", lambda: cores)
         patch.setattr(explorer.CertifiedExplorer, "_sweep_blocks", spy)
         patch.setattr(explorer, "MAX_BLOCKS_PER_PLAN", 3)
-        patch.setattr(goal_table, "MIN_THREADED_PREFAULT_VALUES", 0)  # fresh memory is touched in threads
-        patch.setattr(goal_table, "PREFAULT_COLUMNS", 8)
-        patch.setattr(goal_table, "PREFAULT_PIECE_COLUMNS", 3)
         patch.setattr(goal_table, "MAX_RESERVED_VALUES", 2000)  # for twenty columns at first
         patch.setattr(explorer, "MAX_DENSE_STATES", 10)
         patch.setattr(explorer, "MAX_DUAL_ERROR_EPSILONS", 100.0)

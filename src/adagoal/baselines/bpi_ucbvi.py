@@ -66,7 +66,7 @@ class BPI(BonusEstimates):
 
     def refresh_columns(self, wanted: Bools) -> bool:
         """Plan on the latest counts, once some count has grown by a tenth."""
-        if (self.counts.n < self.replan_thresholds()).all():
+        if (self.counts.n < self._replan_thresholds()).all():
             return False
         self._plan()
         return True
@@ -75,7 +75,7 @@ class BPI(BonusEstimates):
         """The optimistic value over H stages, with the paper's constants, and no upper bound."""
         return float(self.D[0]) if self.c >= 1 else 0.0, math.inf
 
-    def replan_thresholds(self) -> Longs:
+    def _replan_thresholds(self) -> Longs:
         """A tenth more than the counts of the plan [X]."""
         return np.maximum(self.planned_counts + 1, (1.1 * self.planned_counts).astype(np.int64))
 

@@ -146,8 +146,7 @@ class Gosprl(SelfDirectedMethod):
         self._plan_answer()
         return np.ascontiguousarray(self._goal_policies[None, goal])
 
-    def check_saved(self, arrays: dict[str, NDArray[Any]], facts: dict[str, Any], sizes: dict[str, int]) -> None:
-        """Check that the diameter is at most its guess."""
-        super().check_saved(arrays, facts, sizes)
+    def _check_saved(self, arrays: dict[str, NDArray[Any]], facts: dict[str, Any], sizes: dict[str, int]) -> None:
+        super()._check_saved(arrays, facts, sizes)
         if facts["diameter"] is not None and facts["diameter"] > facts["W"]:
             raise ValueError("the diameter is larger than its guess")

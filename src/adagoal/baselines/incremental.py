@@ -88,9 +88,8 @@ class IncrementalMethod(SelfDirectedMethod):
         plans, inside = self.consolidated_plans(among), self.space.states_of_goal(goal)
         return int(min(among[inside[among]], key=lambda s: plans[int(s)][0][start]))
 
-    def check_saved(self, arrays: dict[str, NDArray[Any]], facts: dict[str, Any], sizes: dict[str, int]) -> None:
-        """Check that K contains s0, and that K and the added sets were seen."""
-        super().check_saved(arrays, facts, sizes)
+    def _check_saved(self, arrays: dict[str, NDArray[Any]], facts: dict[str, Any], sizes: dict[str, int]) -> None:
+        super()._check_saved(arrays, facts, sizes)
         known, seen = arrays["known_states"], self.counts.seen
         if not known[self.counts.start] or (known & ~seen).any():
             raise ValueError("the known states are not states that were seen, from the start on")
@@ -210,9 +209,8 @@ class TrialMethod(IncrementalMethod):
                 # In the history of the run, an episode to a state is one to the first set that contains it.
                 outcome.goals = [int(self.space.goals_of_states[self.trial_target, 0])] * len(outcome.goals)
 
-    def check_saved(self, arrays: dict[str, NDArray[Any]], facts: dict[str, Any], sizes: dict[str, int]) -> None:
-        """Check that the target of a trial exists."""
-        super().check_saved(arrays, facts, sizes)
+    def _check_saved(self, arrays: dict[str, NDArray[Any]], facts: dict[str, Any], sizes: dict[str, int]) -> None:
+        super()._check_saved(arrays, facts, sizes)
         if facts["trial_target"] >= sizes["T"]:
             raise ValueError("the target of the trial is neither a state nor a set")
 
@@ -350,9 +348,8 @@ class RoundBasedMethod(TrialMethod):
         states = self.space.goals_are_states
         return self.policy_to_state(goal if states else self.nearest_member(goal, self.answer_distances <= self.L))
 
-    def check_saved(self, arrays: dict[str, NDArray[Any]], facts: dict[str, Any], sizes: dict[str, int]) -> None:
-        """Check phase, target and samples of the round."""
-        super().check_saved(arrays, facts, sizes)
+    def _check_saved(self, arrays: dict[str, NDArray[Any]], facts: dict[str, Any], sizes: dict[str, int]) -> None:
+        super()._check_saved(arrays, facts, sizes)
         if facts["phase"] >= self.N_PHASES:
             raise ValueError(f"there is no phase {facts['phase']}")
         if facts["trial_target"] >= sizes["S"]:

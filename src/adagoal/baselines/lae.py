@@ -191,9 +191,8 @@ class LAE(RoundBasedMethod):
         """0 on K and K', infinite elsewhere [S]."""
         return np.where(self.known_states | self.next_layer, 0.0, np.inf)
 
-    def check_saved(self, arrays: dict[str, NDArray[Any]], facts: dict[str, Any], sizes: dict[str, int]) -> None:
-        """Check the layers."""
-        super().check_saved(arrays, facts, sizes)
+    def _check_saved(self, arrays: dict[str, NDArray[Any]], facts: dict[str, Any], sizes: dict[str, int]) -> None:
+        super()._check_saved(arrays, facts, sizes)
         discovery = facts["phase"] == LAEPhase.DISCOVERY
         self.check_sample_counts(arrays["kept_samples"] + (arrays["dropped_samples"] if discovery else 0))
         if ((arrays["next_layer"] | arrays["candidate_states"]) & ~self.counts.seen).any():

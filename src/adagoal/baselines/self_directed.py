@@ -132,13 +132,12 @@ class SelfDirectedMethod(SavedEstimates, ABC):
         """Return (0, infinity): these methods have no certificates."""
         return 0.0, np.inf
 
-    def axis_sizes(self) -> dict[str, int]:
+    def _axis_sizes(self) -> dict[str, int]:
         """Sizes of the axes; a target (axis T) is a state or, from S on, a set."""
         S = self.counts.n_states
         return {"S": S, "A": self.counts.n_actions, "G": self.n_sets, "T": S + self.n_sets}
 
-    def check_saved(self, arrays: dict[str, NDArray[Any]], facts: dict[str, Any], sizes: dict[str, int]) -> None:
-        """Check that a collection under way is one over all states."""
+    def _check_saved(self, arrays: dict[str, NDArray[Any]], facts: dict[str, Any], sizes: dict[str, int]) -> None:
         if sizes["N"] and (sizes["N"], sizes["M"]) != (self.counts.n_states, len(self.counts.n)):
             raise ValueError("the policy of the sample collection has another number of states")
 

@@ -70,31 +70,25 @@ class TabularEnv(Protocol):
     @property
     def warnings(self) -> list[str]:
         """Problems that the user should know, one line each."""
-        ...
 
     @property
     def void_reasons(self) -> list[str]:
         """Failed checks that make every certificate void, one line each."""
-        ...
 
     def assign_states_to_goals(self, space: GoalSpace) -> bool:
         """Add every state to the goal space: known states now, the others as they are discovered.
 
         States without an observation (a virtual start) belong to no goal. Returns whether all states are known now.
         """
-        ...
 
     def observed_states(self) -> ObservedStates | None:
         """Return the digests by which observations are mapped to states, or None without observations."""
-        ...
 
     def add_warning(self, line: str) -> None:
         """Add a warning, unless it is already there."""
-        ...
 
     def add_void_reason(self, line: str) -> None:
         """Add a failed check, unless it is already there."""
-        ...
 
     def rollout(
         self,
@@ -109,21 +103,16 @@ class TabularEnv(Protocol):
 
         The goal of an episode is drawn in proportion to ``weights`` [columns].
         """
-        ...
 
     def reset_with_seed(self, seed: int) -> None:
         """Return to the start and reseed the environment's own randomness."""
-        ...
 
     @property
     def is_restorable(self) -> bool:
         """Whether :meth:`state` captures everything."""
-        ...
 
     def state(self) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
         """Return arrays and JSON facts from which :meth:`restore` continues bit for bit."""
-        ...
 
     def restore(self, arrays: dict[str, NDArray[Any]], facts: dict[str, Any]) -> None:
         """Continue from a saved :meth:`state`."""
-        ...

@@ -74,37 +74,29 @@ class GoalEstimates(Protocol):
     @property
     def goals(self) -> Longs:
         """The goal space [G]."""
-        ...
 
     @property
     def D(self) -> Floats:
         """Optimistic distances [columns], at most L for the goals of the answer."""
-        ...
 
     @property
     def E(self) -> Floats:
         """Errors [columns]."""
-        ...
 
     def distance_bounds(self, goal: int) -> tuple[float, float]:
         """Lower bound on the optimal expected steps from s0 to the goal, and upper bound on those of its policy."""
-        ...
 
     def goal_policy(self, goal: int) -> Actions:
         """Return the policy [T, S] for the goal."""
-        ...
 
     def extra_arrays(self) -> dict[str, NDArray[Any]]:
         """Return arrays of this method that belong to the result, for instance the weights of a mixture."""
-        ...
 
     def state(self) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
         """Return arrays and JSON facts from which :meth:`restore` continues bit for bit."""
-        ...
 
     def restore(self, arrays: dict[str, NDArray[Any]], facts: dict[str, Any]) -> None:
         """Continue from a saved :meth:`state`; the counts are restored before."""
-        ...
 
 
 class PlanningEstimates(GoalEstimates, Protocol):
@@ -118,11 +110,9 @@ class PlanningEstimates(GoalEstimates, Protocol):
 
     def refresh_columns(self, wanted: Bools) -> bool:
         """Update some of the wanted columns; return False if all were up to date. Call it until it returns False."""
-        ...
 
     def exploration_plan(self) -> ExplorationPlan:
         """Return the policies to explore with."""
-        ...
 
 
 class SupportsRadiusCurriculum(PlanningEstimates, Protocol):
@@ -130,7 +120,6 @@ class SupportsRadiusCurriculum(PlanningEstimates, Protocol):
 
     def set_radius(self, L: float, stage: int) -> None:
         """Continue with a larger radius, as stage 1, 2, ... of the curriculum."""
-        ...
 
 
 class SupportsFinalize(PlanningEstimates, Protocol):
@@ -138,7 +127,6 @@ class SupportsFinalize(PlanningEstimates, Protocol):
 
     def finalize(self, wanted: Bools) -> None:
         """Update the wanted columns for a final result, with bounded work. The run cannot continue afterwards."""
-        ...
 
 
 class SavedEstimates:
@@ -148,11 +136,11 @@ class SavedEstimates:
     FACTS_SCHEMA: ClassVar[dict[str, Any]] = {"plans": COUNT_SCHEMA}
     plans: int
 
-    def axis_sizes(self) -> dict[str, int]:
+    def _axis_sizes(self) -> dict[str, int]:
         """Sizes of the axes that ``ARRAY_SCHEMA`` names."""
         raise NotImplementedError
 
-    def check_saved(self, arrays: dict[str, NDArray[Any]], facts: dict[str, Any], sizes: dict[str, int]) -> None:
+    def _check_saved(self, arrays: dict[str, NDArray[Any]], facts: dict[str, Any], sizes: dict[str, int]) -> None:
         """Raise a ``ValueError`` if a checkpoint contradicts itself or the counts; types and ranges are checked."""
 
     def extra_arrays(self) -> dict[str, NDArray[Any]]:
@@ -167,8 +155,8 @@ class SavedEstimates:
     def restore(self, arrays: dict[str, NDArray[Any]], facts: dict[str, Any]) -> None:
         """Check a saved :meth:`state`, then set the attributes."""
         check_json_value(object_schema(**self.FACTS_SCHEMA), facts)
-        sizes = check_arrays(self.ARRAY_SCHEMA, arrays, self.axis_sizes())
-        self.check_saved(arrays, facts, sizes)
+        sizes = check_arrays(self.ARRAY_SCHEMA, arrays, self._axis_sizes())
+        self._check_saved(arrays, facts, sizes)
         for name in self.ARRAY_SCHEMA:
             setattr(self, name, np.array(arrays[name]))
         for name in self.FACTS_SCHEMA:
@@ -186,8 +174,7 @@ class EstimatesPerGoal(SavedEstimates):
         self.column[self.goals] = np.arange(len(self.goals))
         self.plans = 0
 
-    def axis_sizes(self) -> dict[str, int]:
-        """Sizes of the axes S, A and G."""
+    def _axis_sizes(self) -> dict[str, int]:
         return {"S": self.counts.n_states, "A": self.counts.n_actions, "G": len(self.goals)}
 
 

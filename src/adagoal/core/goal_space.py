@@ -40,7 +40,6 @@ class GoalLabeler(Protocol):
 
     def __call__(self, state: int, observation: Any, label: str) -> list[str]:
         """Return the names of the goals of a state."""
-        ...
 
 
 class GoalSpace:

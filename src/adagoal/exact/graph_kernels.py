@@ -54,36 +54,22 @@ def breadth_first_hops(indptr: Longs, neighbours: Ints, sources: Longs, limit: f
 
 
 @njit(cache=True)
-def states_by_goal(targets: TargetGoals) -> tuple[Longs, Longs]:
-    """States of every goal, as (indptr [G + 1], states)."""
-    indptr = np.zeros(targets.size + 2, np.int64)
-    states = np.empty(0, np.int64)
-    for fill in (False, True):  # two passes, as in reversed_edges
-        for s in range(targets.column.shape[0]):
-            for k in range(targets.column.shape[1]):
-                goal = targets.column[s, k]
-                if goal >= 0 and fill:
-                    states[indptr[goal + 1]] = s
-                    indptr[goal + 1] += 1
-                elif goal >= 0:
-                    indptr[goal + 2] += 1
-        if not fill:
-            indptr = np.cumsum(indptr)
-            states = np.empty(indptr[-1], np.int64)
-    return indptr[:-1], states
-
-
-@njit(cache=True)
 def hop_counts_to_goals(model: SparseModel, indptr: Longs, sources: Ints, targets: TargetGoals, limit: float) -> Floats:
     """Fewest steps from s to g [S, G], directly or after an immediate reset: a lower bound on V*.
 
     Infinite if no path without a reset has at most ``limit`` steps. ``indptr`` and ``sources`` are the
     :func:`reversed_edges`.
     """
-    first, states = states_by_goal(targets)
     counts = np.empty((indptr.size - 1, targets.size))
+    states = np.empty(indptr.size - 1, np.int64)  # of one goal
     for g in range(targets.size):
-        distance = breadth_first_hops(indptr, sources, states[first[g] : first[g + 1]], limit)
+        n = 0
+        for s in range(targets.column.shape[0]):
+            for k in range(targets.column.shape[1]):
+                if targets.column[s, k] == g:
+                    states[n] = s
+                    n += 1
+        distance = breadth_first_hops(indptr, sources, states[:n], limit)
         by_reset = 1.0 + distance[model.start] if model.reset else np.inf
         for s in range(distance.size):
             counts[s, g] = min(distance[s], by_reset) if distance[s] < np.inf else np.inf
@@ -110,20 +96,6 @@ def policy_rows(model: SparseModel, actions: Actions, goal: Bools) -> tuple[Long
                 end += 1
         indptr[s + 1] = end
     return indptr, successors[:end].copy(), probabilities[:end].copy()
-
-
-@njit(cache=True)
-def forward_closure(indptr: Longs, neighbours: Ints, members: Bools) -> Bools:
-    """States reachable from the members in a graph, with the members, as a mask [S]."""
-    reached = members.copy()
-    stack = [np.int64(s) for s in range(members.size) if members[s]]
-    while len(stack) > 0:
-        state = stack.pop()
-        for k in range(indptr[state], indptr[state + 1]):
-            if not reached[neighbours[k]]:
-                reached[neighbours[k]] = True
-                stack.append(np.int64(neighbours[k]))
-    return reached
 
 
 @njit(cache=True)

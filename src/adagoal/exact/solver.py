@@ -119,7 +119,7 @@ def policy_value(mdp: TabularMDP, policy: Policy, goal: GoalStates | None = None
         return periodic_value(mdp, policy.actions, target)
     members = goal_state_mask(mdp, target)
     chain = _policy_chain(to_sparse_model(mdp), _check_policy_table(mdp, policy.actions[0], 1), members)
-    reached = graph_kernels.forward_closure(chain.indptr, chain.successors, np.arange(mdp.n_states) == mdp.start)
+    reached = graph_kernels.breadth_first_hops(chain.indptr, chain.successors, np.array([mdp.start]), np.inf) < np.inf
     # Other states do not matter to s0. Infinite hops exclude them from the sweeps.
     hops = np.where(reached, _almost_sure_hops(chain, members), np.inf)
     return float(_evaluate_chain(chain, members, hops)[mdp.start])
@@ -223,8 +223,8 @@ def _almost_sure_hops(chain: SparseModel, goal: Bools) -> Floats:
     """Hops to the goal [S], infinite if the chain may miss it."""
     backwards = graph_kernels.reversed_edges(chain)
     hops = graph_kernels.breadth_first_hops(*backwards, np.flatnonzero(goal), np.inf)
-    missed = graph_kernels.forward_closure(*backwards, hops == np.inf)
-    return np.where(missed, np.inf, hops)
+    may_miss = graph_kernels.breadth_first_hops(*backwards, np.flatnonzero(hops == np.inf), np.inf) < np.inf
+    return np.where(may_miss, np.inf, hops)
 
 
 def _evaluate_chain(chain: SparseModel, goal: Bools, hops: Floats) -> Floats:

@@ -42,23 +42,18 @@ class RegionLearner(Protocol):
 
     def absorb_transitions(self, new: Longs, total: Longs, f: Floats) -> None:
         """Add the transitions ``new`` [nnz] since the last call (``total``: all); f [S] was fixed before them."""
-        ...
 
     def confidence_region(self) -> ThetaRegion:
         """Return the current region."""
-        ...
 
     def squared_radius(self) -> float:
         """Square of the region's radius in the norm of the observed data."""
-        ...
 
     def learner_state(self) -> dict[str, NDArray[Any]]:
         """Return arrays for a checkpoint."""
-        ...
 
     def restore_learner(self, arrays: dict[str, NDArray[Any]]) -> None:
         """Restore a saved :meth:`learner_state`."""
-        ...
 
 
 class MixtureBounds(MixtureEstimates, EstimatesPerGoal):
@@ -225,9 +220,8 @@ class MixtureBounds(MixtureEstimates, EstimatesPerGoal):
         arrays, facts = super().state()
         return arrays | {f"learner.{name}": array for name, array in self.learner.learner_state().items()}, facts
 
-    def check_saved(self, arrays: dict[str, NDArray[Any]], facts: dict[str, Any], sizes: dict[str, int]) -> None:
-        """Check that the last planned column exists."""
-        super().check_saved(arrays, facts, sizes)
+    def _check_saved(self, arrays: dict[str, NDArray[Any]], facts: dict[str, Any], sizes: dict[str, int]) -> None:
+        super()._check_saved(arrays, facts, sizes)
         if facts["_last_column"] >= len(self.goals):
             raise ValueError(f"there is no goal {facts['_last_column']}")
 

@@ -83,13 +83,11 @@ class MixtureEstimates(SavedEstimates):
         outside = tally_by_feature(c.successor, c.count, c.support, m.indptr, m.successors, total)
         return total, int(outside)
 
-    def axis_sizes(self) -> dict[str, int]:
-        """Sizes of the axes, with nnz."""
-        return {**super().axis_sizes(), "nnz": len(self.total)}
+    def _axis_sizes(self) -> dict[str, int]:
+        return {**super()._axis_sizes(), "nnz": len(self.total)}
 
-    def check_saved(self, arrays: dict[str, NDArray[Any]], facts: dict[str, Any], sizes: dict[str, int]) -> None:
-        """Check that the data of the last plan is part of the counts."""
-        super().check_saved(arrays, facts, sizes)
+    def _check_saved(self, arrays: dict[str, NDArray[Any]], facts: dict[str, Any], sizes: dict[str, int]) -> None:
+        super()._check_saved(arrays, facts, sizes)
         if (arrays["total"] > self._tally_transitions()[0]).any():
             raise ValueError("more transitions were taken in than there are")
 

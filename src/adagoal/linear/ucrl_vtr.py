@@ -95,13 +95,11 @@ class VTR(MixtureEstimates, FiniteHorizonEstimates):
         self.episodes_per_plan = max(1, math.ceil(self.transitions_until_plan() / self.H))
         return super().exploration_plan()
 
-    def axis_sizes(self) -> dict[str, int]:
-        """Sizes of the axes, with d."""
-        return {**super().axis_sizes(), "d": self.mixture.d}
+    def _axis_sizes(self) -> dict[str, int]:
+        return {**super()._axis_sizes(), "d": self.mixture.d}
 
-    def check_saved(self, arrays: dict[str, NDArray[Any]], facts: dict[str, Any], sizes: dict[str, int]) -> None:
-        """Check that the matrices are positive definite."""
-        super().check_saved(arrays, facts, sizes)
+    def _check_saved(self, arrays: dict[str, NDArray[Any]], facts: dict[str, Any], sizes: dict[str, int]) -> None:
+        super()._check_saved(arrays, facts, sizes)
         np.linalg.cholesky(arrays["Sigma"])  # raises a LinAlgError, which is a ValueError
 
     def _plan_all_goals(self) -> None:

@@ -114,12 +114,11 @@ class BayesianEstimates(EstimatesPerGoal):
         """Return the policy [1, S] that is greedy in the empirical mean."""
         return np.ascontiguousarray(self.greedy[N_MEMBERS][None, :, self.column[goal]])
 
-    def axis_sizes(self) -> dict[str, int]:
+    def _axis_sizes(self) -> dict[str, int]:
         """Sizes of the axes; M counts the empirical mean, T the virtual state."""
-        return {**super().axis_sizes(), "M": N_MEMBERS + 1, "T": self.counts.n_states + 1}
+        return {**super()._axis_sizes(), "M": N_MEMBERS + 1, "T": self.counts.n_states + 1}
 
-    def check_saved(self, arrays: dict[str, NDArray[Any]], facts: dict[str, Any], sizes: dict[str, int]) -> None:
-        """Check that no row was drawn from more data than there is."""
+    def _check_saved(self, arrays: dict[str, NDArray[Any]], facts: dict[str, Any], sizes: dict[str, int]) -> None:
         c, width = self.counts, sizes["W"] - 1
         if (
             not 1 <= width <= c.successor.shape[1]

@@ -48,10 +48,10 @@ class FiniteHorizonEstimates(EstimatesPerGoal):
 
     def exploration_plan(self) -> ExplorationPlan:
         """Return the policies of the table."""
-        thresholds, at = self.replan_thresholds(), self.space.goals_of_states
+        thresholds, at = self._replan_thresholds(), self.space.goals_of_states
         return ExplorationPlan(self.table, self.goal_state, self.H, thresholds, at)
 
-    def replan_thresholds(self) -> Longs:
+    def _replan_thresholds(self) -> Longs:
         """Counts [X] that end a rollout before its episodes are over: none."""
         return np.full(len(self.counts.n), NO_LIMIT)
 
@@ -64,9 +64,8 @@ class FiniteHorizonEstimates(EstimatesPerGoal):
         D, E = float(self.D[self.column[goal]]), float(self.E[self.column[goal]])
         return D, D + E if D <= self.L and E <= self.epsilon else math.inf
 
-    def axis_sizes(self) -> dict[str, int]:
-        """Sizes of the axes S, A, G and H."""
-        return {**super().axis_sizes(), "H": self.H}
+    def _axis_sizes(self) -> dict[str, int]:
+        return {**super()._axis_sizes(), "H": self.H}
 
 
 class BonusEstimates(FiniteHorizonEstimates):
@@ -95,8 +94,7 @@ class BonusEstimates(FiniteHorizonEstimates):
         self.planned_counts = c.n.copy()
         self.plans += 1
 
-    def check_saved(self, arrays: dict[str, NDArray[Any]], facts: dict[str, Any], sizes: dict[str, int]) -> None:
-        """Check that the snapshot is not ahead of the counts."""
+    def _check_saved(self, arrays: dict[str, NDArray[Any]], facts: dict[str, Any], sizes: dict[str, int]) -> None:
         if (arrays["planned_counts"] > self.counts.n).any():
             raise ValueError("the plan knows more transitions than there are")
 

@@ -94,18 +94,18 @@ class UCBVI(BonusEstimates):
 
     def refresh_columns(self, wanted: Bools) -> bool:
         """Plan all goals, if there are new counts and, with ``lazy``, one of them has doubled."""
-        if self.lazy and (self.counts.n < self.replan_thresholds()).all():
+        if self.lazy and (self.counts.n < self._replan_thresholds()).all():
             return False
         if np.array_equal(self.counts.n, self.planned_counts):
             return False
         self._plan_all_goals()
         return True
 
-    def replan_thresholds(self) -> Longs:
+    def _replan_thresholds(self) -> Longs:
         """With ``lazy``, twice the counts of the plan [X]."""
         if self.lazy:
             return np.where(self.planned_counts > 0, 2 * self.planned_counts, 1)
-        return super().replan_thresholds()
+        return super()._replan_thresholds()
 
     def _plan_all_goals(self) -> None:
         n = self.counts.n.astype(float)
