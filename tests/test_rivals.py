@@ -1,6 +1,6 @@
 """Each rival shows a property that its paper proves, on worlds whose exact answer is known.
 
-Unless a test says otherwise the constants are scaled (see baselines/self_directed.py), so that the papers' confidence
+Unless a test says otherwise the constants are scaled (see baselines/self_directed.py), so the papers' confidence
 is given up; with the fixed seeds below everything is deterministic.
 """
 
@@ -138,7 +138,7 @@ def test_many_rare_states_are_no_shortcut(method: str) -> None:
 def finished(
     method: type[RoundBasedMethod], seed: int, constants: str, phases: int = 9
 ) -> tuple[TabularMDP, RoundBasedMethod]:
-    """A small world, and the method after so many phases, or at its own stop."""
+    """A small model, and the method at its stop, or earlier in the given phase."""
     mdp, L = small_world(seed)
     explorer = method(counts_of(mdp), L, EPSILON, 0.1, None, constants)
     run = ExplorationRun(ModelSimulator(mdp), explorer, rule, np.random.default_rng(seed))

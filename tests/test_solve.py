@@ -177,7 +177,7 @@ def test_reset_bounds_the_diameter_and_its_absence_does_not() -> None:
 
 @pytest.mark.parametrize("seed", range(20))
 def test_random_models_without_reset(seed: int) -> None:
-    """Without the reset the almost-sure sets matter; the greedy policy must attain what is called finite."""
+    """Without the reset the almost-sure sets matter; the greedy policy attains every finite value."""
     mdp = model_families.random_traps(n_states=12, n_actions=2, traps=3, branching=2, seed=seed)
     V = solver.optimal_values(mdp, reset=False)
     actions = solver.optimal_policy(mdp, V, reset=False)

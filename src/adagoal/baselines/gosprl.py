@@ -45,7 +45,7 @@ from adagoal.baselines.self_directed import PlannedRollout, SelfDirectedMethod
 from adagoal.core.goal_space import membership_mask
 from adagoal.core.types import Actions, Floats, Longs
 
-VALUE_CAP = 1e6  # values are cut here; no diameter of interest is larger
+VALUE_CAP = 1e6  # plans cut values here
 VALUE_PRECISION = 1e-3  # relative error of the values behind the answer and the diameter
 
 

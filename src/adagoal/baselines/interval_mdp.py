@@ -236,7 +236,7 @@ class FixedSampleSets:
         return SAMPLE_GRID[np.searchsorted(SAMPLE_GRID, self.counts.n, side="right")]
 
     def update_sets(self) -> bool:
-        """Sample the pairs that have reached a grid point; return False if there are none."""
+        """Sample the pairs that have reached a grid point; return False if no pair has."""
         counts = self.counts
         self._grow_arrays()
         self._set_absent_pairs(np.flatnonzero(counts.absent & (self._interval_ends.q > 0.0)))

@@ -115,7 +115,7 @@ class VALAE(RoundBasedMethod):
         return np.where(self.known_states, self.final_values, np.inf)
 
     def policy_to_state(self, state: int) -> Actions:
-        """Return the final policy [1, S], or DisCo's while there is none."""
+        """Return the final policy [1, S], or DisCo's before it is known."""
         return super().policy_to_state(state) if self.is_final[state] else self.set_finder.goal_policy(state)
 
     def restore(self, arrays: dict[str, NDArray[Any]], facts: dict[str, Any]) -> None:

@@ -80,7 +80,7 @@ def _imported_files(package: Path, path: Path) -> Iterator[Path]:
 
 
 MIN_COMPILE_SECONDS = 0.1
-"""JAX keeps a program that took at least this long to compile: reading a smaller one back costs about as much."""
+"""JAX keeps programs that took at least this long to compile; a test sets it to zero to keep all of them."""
 
 
 def enable_jax_cache() -> None:

@@ -234,7 +234,7 @@ def count_steps_of_share(mine, share, scratch, moves, landed, taken, n_actions, 
     """Count the steps whose pair is in share ``mine``, row after row; ``share`` [X] has the share of every pair."""
     for row in range(len(taken)):
         selected = np.uintp(0)
-        # Select the steps of this share without a branch, which would be mispredicted for half of the steps.
+        # Select the steps of this share without a branch, which the processor could not predict.
         for i in range(taken[row]):
             move = moves[row, i]
             scratch[mine, selected] = i

@@ -20,7 +20,7 @@ Longs = NDArray[np.int64]
 Ints = NDArray[np.int32]
 Actions = NDArray[np.int16]
 MAX_ACTIONS = 2**15 - 2  # the dtype of Actions holds this many, and one more for the reset
-DIGEST_BYTES = 16  # length of the hash that identifies an observation; collisions are out of the question
+DIGEST_BYTES = 16  # of the hash that identifies an observation
 
 
 @dataclass(frozen=True)

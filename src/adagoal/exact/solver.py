@@ -46,7 +46,7 @@ GoalStates = int | Collection[int]
 """A state, or several: the goal is reached when any of them is."""
 
 MAX_RESIDUAL = 1e-12  # Bellman residual at which sweeps stop: the relative error of the values
-MAX_IMPROVEMENT_SWEEPS = 300  # after these sweeps over all actions, policy iteration is faster
+MAX_IMPROVEMENT_SWEEPS = 300  # over all actions; goals that need more are left to policy iteration
 IMPROVEMENT_MARGIN = 1e-12  # relative; an action must be better by this to replace another, else the lower number wins
 FLOAT_ERROR = 1e-9  # relative tolerance when a value is compared with a bound
 
