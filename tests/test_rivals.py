@@ -190,6 +190,18 @@ def test_samples_that_chose_the_states_are_left_out(method: type[RoundBasedMetho
     assert (explorer.round_samples >= 0).all()
 
 
+@pytest.mark.parametrize("method", [LAE, VALAE])
+def test_a_checkpoint_after_a_failed_rollout_fits_the_counts(method: type[RoundBasedMethod]) -> None:
+    """A rollout that fails may leave counts with more successors than the method has seen."""
+    mdp, explorer = finished(method, 0, "scaled=0.002" if method is LAE else "scaled=0.00001")
+    explorer.counts.grow_successors(2 * explorer.counts.count.shape[1])
+    arrays, facts = explorer.state()
+    other = method(explorer.counts, explorer.L, EPSILON, 0.1, None, explorer.constants)
+    other.restore(arrays, json.loads(json.dumps(facts)))
+    np.testing.assert_array_equal(other.round_samples, explorer.round_samples)
+    assert played(mdp, other) == played(mdp, explorer)
+
+
 def test_lae_plays_as_many_episodes_as_its_lemma_asks_for() -> None:
     """The smallest n with 8 log(8 n^2 L0 / delta)^2 / sqrt(n) <= accuracy."""
     n = enough_episodes(320.0, 0.5, 0.1)

@@ -141,8 +141,13 @@ class SelfDirectedMethod(SavedEstimates, ABC):
         if sizes["N"] and (sizes["N"], sizes["M"]) != (self.counts.n_states, len(self.counts.n)):
             raise ValueError("the policy of the sample collection has another number of states")
 
+    def state(self) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
+        """Return the attributes that the schemas name."""
+        self.grow_with_counts()  # if the environment failed during a rollout, the counts may have grown since
+        return super().state()
+
     def restore(self, arrays: dict[str, NDArray[Any]], facts: dict[str, Any]) -> None:
-        """Continue from a saved state."""
+        """Continue from a saved :meth:`state`."""
         self.grow_with_counts()
         super().restore(arrays, facts)
 

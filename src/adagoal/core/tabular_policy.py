@@ -18,6 +18,10 @@ class Policy:
     T = 1 is a stationary policy. T = H is the paper's non-stationary policy (Algorithm ``algo``, output): the actions
     of stages 1 to H, then the reset, and again from stage 1. Calling the policy with a state returns the action and,
     for T > 1, advances its clock. A reset that the table itself chooses does not change the clock.
+
+    >>> policy = result.policy(goal)
+    >>> action = policy.act(observation)
+    >>> step = env.reset() if action == policy.reset_action else env.step(action)
     """
 
     goal: int
