@@ -60,11 +60,11 @@ class DisCo(IncrementalMethod):
     def next_rollout(self) -> PlannedRollout | None:
         """Steps 1 to 4."""
         while not self.stopped:
-            rollout = self.sample_known_pairs(self.samples_per_pair())
+            rollout = self.sample_known_pairs(self.samples_per_pair())  # step 1
             if rollout is not None:
                 return rollout
-            nearest = self.nearest_target(self.candidate_states())
-            if nearest is not None:
+            nearest = self.nearest_target(self.candidate_states())  # steps 2 and 3
+            if nearest is not None:  # step 4
                 self.known_states[nearest[0]] = True
                 continue
             rollout = self._consider_sets() if self.n_sets else None

@@ -110,7 +110,7 @@ class Gosprl(SelfDirectedMethod):
                 c, rows, self._all_states, target, VALUE_PRECISION, VALUE_CAP, backend=self.backend
             )
             self.plans += 1
-            v = max(v, float(V.max()) * (1.0 + VALUE_PRECISION))
+            v = max(v, float(V.max()) * (1.0 + VALUE_PRECISION))  # V is computed from below
             if v > self.W:
                 break
         if eta * v < 1.0 and v / (1.0 - eta * v) <= self.W:

@@ -64,7 +64,7 @@ class LAEPhase(IntEnum):
 
 def enough_episodes(L0: float, accuracy: float, delta: float, c: float = 1.0) -> int:
     """N_DEV of lemma 50: the mean of this many episodes of a policy with values up to L0 is within accuracy * L0."""
-    n = 1.0
+    n = 1.0  # fixed-point iteration from below: the right side grows more slowly than n
     while (more := (8.0 * (c * math.log(8.0 * n * n * L0 / delta)) ** 2 / accuracy) ** 2) > n * (1.0 + 1e-9):
         n = more
     return math.ceil(n)
@@ -117,6 +117,7 @@ class LAE(RoundBasedMethod):
             rollout = self.collect_per_pair(max(least, self.small_bonus_samples(delta)))
         if rollout is None:
             if self.phase == LAEPhase.DISCOVERY:
+                # Samples of the discovery chose the candidates, so the rounds must not use them.
                 inside = np.repeat(self.known_states, c.n_actions)[:, None]
                 new = (self.round_samples > self.kept_samples) & inside
                 self.candidate_states = np.isin(np.arange(c.n_states), c.successor[new]) & ~self.known_states
@@ -154,7 +155,7 @@ class LAE(RoundBasedMethod):
         c, states = self.counts, np.flatnonzero(self.candidate_states)
         V, policy = self.plan_with_visgo(states, self.visgo_iota(self._layer_delta))
         nearest = int(V[:, c.start].argmin()) if len(states) else -1
-        if nearest >= 0 and V[nearest, c.start] <= self.L:
+        if nearest >= 0 and V[nearest, c.start] <= self.L:  # step 2
             self.begin_round(states[nearest], V[nearest], policy[nearest])
             return
         self.round_number += 1

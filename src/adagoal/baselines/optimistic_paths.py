@@ -52,6 +52,7 @@ def optimistic_rows(counts: TransitionCounts, c: float, delta: float, merged: Bo
     if merged is not None:
         inside = merged[counts.successor] & (counts.count > 0)
         together = np.where(inside, p_hat, 0.0).sum(1, keepdims=True)
+        # Scale the merged states by the same factor: then their sum is the one optimistic probability.
         left = np.maximum(together - _bernstein_width(together, rate), 0.0) / np.maximum(together, 1e-300)
         q = np.where(inside, p_hat * left, q)
     return q
@@ -62,6 +63,7 @@ def _log_over_n(counts: TransitionCounts, c: float, delta: float) -> Floats:
 
 
 def _bernstein_width(p: Floats, rate: Floats) -> Floats:
+    # A merged p may exceed one by rounding, and its root would be NaN.
     width: Floats = 2.0 * np.sqrt(np.maximum(p * (1.0 - p), 0.0) * rate) + 6.0 * rate
     return width
 

@@ -48,6 +48,7 @@ class UcbExplore(TrialMethod):
     def __post_init__(self) -> None:
         super().__post_init__()
         self.h = min(self.epsilon / self.L, 1.0) / 8.0
+        # The test of step 3, (t + h L + h)/(1 - h) <= (1 + 8 h) L, solved for t.
         self._max_mean_steps = (1.0 + 8.0 * self.h) * self.L * (1.0 - self.h) - self.h * (self.L + 1.0)
 
     def next_rollout(self) -> PlannedRollout | None:
@@ -55,12 +56,12 @@ class UcbExplore(TrialMethod):
         S = self.counts.n_states
         while not self.stopped:
             if self.trial_target < 0:
-                rollout = self.sample_known_pairs(self.discovery_trials())
+                rollout = self.sample_known_pairs(self.discovery_trials())  # step 1
                 if rollout is not None:
                     return rollout
-                self._choose_target()
+                self._choose_target()  # step 2
                 continue
-            no_thresholds = np.full(len(self.counts.n), NO_LIMIT)
+            no_thresholds = np.full(len(self.counts.n), NO_LIMIT)  # step 3
             answer = self.continue_trial(self.evaluation_episodes(), self._max_mean_steps, no_thresholds)
             if isinstance(answer, PlannedRollout):
                 return answer

@@ -141,7 +141,7 @@ def eliminate_states(p: Floats, out: Floats) -> Floats:
     cost = np.ones(n)
     leaving = np.empty(n)
     for k in range(n - 1, -1, -1):
-        leaving[k] = p[k, :k].sum() + out[k]
+        leaving[k] = p[k, :k].sum() + out[k]  # not 1 - p[k, k], which would cancel
         for i in range(k):
             if p[i, k] > 0.0:
                 share = p[i, k] / leaving[k]
@@ -164,7 +164,7 @@ def evaluate_one_period(model: SparseModel, goal: Bools, actions: Actions) -> tu
     mass = np.zeros(n_states)
     mass[start] = 1.0
     steps = success = 0.0
-    for h in range(horizon):
+    for h in range(horizon):  # forward: the distribution of the state, without the mass that reached the goal
         moved = np.zeros(n_states)
         for s in range(n_states):
             if mass[s] == 0.0:

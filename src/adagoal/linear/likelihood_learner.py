@@ -112,6 +112,7 @@ def maximise_likelihood(phi: Floats, c: Floats, theta: Floats) -> Floats:
         decrease = -float(gradient @ step)
         if decrease < 1e-9:
             break
+        # Stay inside the simplex: go at most 95% of the way to its boundary.
         size = min(1.0, 0.95 / max(float((-step / theta).max()), 1e-300))
         while size > 1e-12:
             trial = theta + size * step
