@@ -68,6 +68,6 @@ def for_vtr(mdp: TabularMDP, goals: Longs, L: float, epsilon: float, delta: floa
         )
         _, V, U = plan_mixture_horizon(features, regression, regression, targets, H)
         reachable = V[0, m.start] <= L
-        return float(U[0, m.start, reachable].max(initial=0.0)) <= (1 - ucrl_vtr.VTR_EPSILON_SHARE) * epsilon
+        return float(U[0, m.start, reachable].max(initial=0.0)) <= (1 - ucbvi.EPSILON_SHARES["literal"]) * epsilon
 
     return fewest(stops, 1e-2) * m.n_actions * float((~m.terminal).sum())

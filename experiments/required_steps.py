@@ -23,7 +23,7 @@ import numpy as np
 
 from adagoal.baselines.disco import DisCo
 from adagoal.baselines.gosprl import Gosprl
-from adagoal.baselines.lae import CONSOLIDATION_PHASE, LAE, LAYER_PHASE
+from adagoal.baselines.lae import LAE, LAEPhase
 from adagoal.baselines.ucbexplore import UcbExplore
 from adagoal.baselines.valae import VALAE
 from adagoal.core.transition_data import TransitionCounts
@@ -72,7 +72,8 @@ def lae(mdp: TabularMDP, L: float, epsilon: float, delta: float, constants: str 
     inside = np.isin(np.arange(mdp.n_states), incremental.incremental_set(mdp, L))
     best = np.sort(incremental.restricted_distances(mdp, inside)[inside])[1:]  # s0 is there from the start
     episodes = [
-        explorer.episodes_of_round(i + 1, LAYER_PHASE) + explorer.episodes_of_round(i + 1, CONSOLIDATION_PHASE)
+        explorer.episodes_of_round(i + 1, LAEPhase.LAYER_ROUNDS)
+        + explorer.episodes_of_round(i + 1, LAEPhase.CONSOLIDATION)
         for i in range(len(best))
     ]
     explorer.known_states[inside] = True

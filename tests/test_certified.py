@@ -265,7 +265,7 @@ def test_curriculum():
     every = adagoal.explore(ModelSimulator(mdp), "all", 1.0, seed=0)
     assert every.status == "certified"
     assert len(every.goals) == mdp.n_states
-    assert every.radius < 2 * solver.max_start_distance(mdp)
+    assert every.radius < 2 * solver.optimal_distances(mdp).max()
     assert adagoal.audit(every, mdp).ok
     slower = adagoal.explore(ModelSimulator(mdp), "all:1.5", 1.0, seed=0)
     assert slower.radius == 2 * 1.5**3

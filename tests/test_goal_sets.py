@@ -192,5 +192,5 @@ def test_a_goal_space_is_what_its_checkpoint_says():
     for broken, said in (({"at": arrays["at"] + 1}, "one name each"), ({"at": arrays["at"].astype(float)}, "type")):
         with pytest.raises(ValueError, match=said):
             other.restore(broken, names)
-    with pytest.raises(ValueError, match="the goals are states, or they are not"):
+    with pytest.raises(ValueError, match="the checkpoint stores goals as single states, this run uses sets"):
         other.restore(arrays, None)

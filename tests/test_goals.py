@@ -50,7 +50,7 @@ def test_progress_mixes_in_a_uniform_share():
 
 
 def test_attempts_are_counted_in_their_order():
-    """Two moving averages of success; a goal of -1 is nobody's, and the arrays grow as goals appear."""
+    """Two moving averages of success; episodes with the goal -1 do not count, and the arrays grow with the goals."""
     attempts = GoalAttempts(1)
     attempts.add_episodes([2, -1, 2], [True, True, False])
     attempts.add_episodes([], [])
@@ -100,7 +100,7 @@ def test_bad_rules_are_one_clear_line(spec):
 
 
 def test_a_users_rule_is_the_users_and_ours_is_ours(monkeypatch):
-    """What a user's rule raises is an EnvironmentFailure with its cause; a bug in one of ours stays what it is."""
+    """An exception of a user rule becomes an EnvironmentFailure with its cause; one of a built-in rule is unchanged."""
 
     def broken(known):
         raise ZeroDivisionError("by nothing")
@@ -156,7 +156,7 @@ def test_rules_declare_what_they_need():
 
 @pytest.mark.parametrize("name", goal_rules.BUILTIN_RULES)
 def test_a_rule_can_do_without_what_it_does_not_declare(name):
-    """What is not declared may be nonsense; attempts may break ties, which there are none of."""
+    """A rule does not depend on undeclared fields, except attempts, which may break ties; here are no ties."""
     needed = goal_rules.required_fields(goal_rules.BUILTIN_RULES[name], frozenset()) | {"L", "eligible", "attempts"}
     nonsense = {f: np.full(4, 7.0) for f in goal_rules.GoalInfo.__dataclass_fields__ if f not in needed}
     np.testing.assert_array_equal(

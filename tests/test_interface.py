@@ -56,7 +56,7 @@ def result_keys(result: adagoal.Result) -> list[str]:
 
 def interface() -> dict[str, Any]:
     """Everything that the snapshot holds."""
-    codes = {name: value for name, value in vars(errors).items() if name.startswith("EXIT_")}
+    codes = {f"EXIT_{code.name}": code.value for code in errors.ExitCode}
     result = adagoal.explore("chain", radius=2, budget=500)
     return {
         "commands": command_options(),

@@ -65,16 +65,16 @@ def missed(rng, p, bound, n, looks_are_free=False):
     """Whether the sets of one pair have ever lost p, in a run of n transitions."""
     S = len(p)
     counts = TransitionCounts(S, 1, 0, width=S)
-    looks = FixedSampleSets(counts, pairs=1, delta=DELTA, branching=S, bound=bound)
+    sets = FixedSampleSets(counts, pairs=1, delta=DELTA, branching=S, bound=bound)
     for t, successor in enumerate(rng.choice(S, n, p=p), start=1):
         counts.record_transition(0, 0, int(successor))
         if looks_are_free:  # the control: one look's share of delta for every one of them
             k = 1 + int(np.searchsorted(SAMPLE_GRID, t))
-            looks._union_log = math.log(1 / DELTA) - 2 * math.log(k)
+            sets._union_log = math.log(1 / DELTA) - 2 * math.log(k)
         if t not in SAMPLE_GRID:
             continue
-        assert looks.update_sets()
-        model = looks.robust_model()
+        assert sets.update_sets()
+        model = sets.robust_model()
         o = model.support[0]
         truth, listed = p[model.successor[0, :o]], slice(o)
         away = 1.0 - truth.sum()
@@ -90,7 +90,7 @@ def missed(rng, p, bound, n, looks_are_free=False):
 
 
 def test_the_sets_fail_as_rarely_as_they_should():
-    """And not because nothing could ever fail: without the union over the looks they break their promise."""
+    """The bounds are not vacuous: without the union over the grid they fail too often."""
     rng = np.random.default_rng(1)
     for p in (np.array([0.5, 0.5]), np.array([0.9, 0.07, 0.03])):
         for bound in INTERVAL_BOUNDS:
@@ -100,16 +100,16 @@ def test_the_sets_fail_as_rarely_as_they_should():
 
 def test_a_pair_is_looked_at_on_the_grid_only():
     counts = TransitionCounts(3, 1, 0)
-    looks = FixedSampleSets(counts, pairs=3, delta=0.1, branching=3, bound="hoeffding")
+    sets = FixedSampleSets(counts, pairs=3, delta=0.1, branching=3, bound="hoeffding")
     seen = []
     for n in range(1, 200):
         counts.record_transition(0, 0, n % 2)
-        if looks.update_sets():
+        if sets.update_sets():
             seen.append(n)
-        assert looks.next_sample_counts[0] == SAMPLE_GRID[SAMPLE_GRID > n][0]
+        assert sets.next_sample_counts[0] == SAMPLE_GRID[SAMPLE_GRID > n][0]
     assert seen == [n for n in SAMPLE_GRID if n < 200]
     counts.record_transition(0, 0, 2)
-    assert looks.robust_model().support[0] == 2, "a successor found since the last look is one of the others"
+    assert sets.robust_model().support[0] == 2, "a successor found since the last look is one of the others"
 
 
 def start(mdp, L, epsilon, bound, seed=0):
@@ -179,7 +179,7 @@ def test_an_unknown_bound_is_one_line():
 
 @pytest.mark.parametrize(("radius", "bound"), [(10, "clopper-pearson"), ("auto", "weissman")])
 def test_resume_is_bit_for_bit(radius, bound, tmp_path, monkeypatch):
-    """A run cut off at any checkpoint ends as if it had not been: the looks are those that it took."""
+    """A run that is resumed from any checkpoint has the same result: the samples are restored."""
     arguments = {"method": "intervals", "method_args": {"bound": bound}, "seed": 3, "budget": 30_000}
     whole = adagoal.explore("grid", radius, 1.0, **arguments)
     count = 0

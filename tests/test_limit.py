@@ -25,7 +25,7 @@ def bernoulli(p: float, q: float) -> float:
 
 
 def test_two_coins_by_hand():
-    """Only two numbers are unknown, so that the best models and the linear program can be written down."""
+    """With only two unknown numbers, the best models and the linear program can be written down."""
     p, q, epsilon = 0.5, 0.3, 0.5
     found = instance_bound.limit(two_ways(p, q), 4.0, epsilon)
     assert found.finished
@@ -91,7 +91,7 @@ def test_a_sure_world_has_to_be_tried_for_what_never_happens():
     for s in range(4):
         P[s, 0, min(s + 1, 3)] = P[s, 1, max(s - 1, 0)] = 1.0
     found = instance_bound.limit(TabularMDP.from_dense(P), 5.0, 0.5)
-    # at the start: 1/q = 3 - epsilon, so that action 1 must be tried 1/-ln(1 - q) times at least
+    # at the start: 1/q = 3 - epsilon, so action 1 must be tried at least 1/-ln(1 - q) times
     assert found.steps > 1.0 / -math.log(1.0 - 1.0 / 2.5)
     assert instance_bound.limit(TabularMDP.from_dense(P), 5.0, 1.0).steps < found.steps
 

@@ -230,7 +230,7 @@ def test_most_likely(signed):
     run = start(mdp, "vtr-pooled", epsilon=0.05)
     run_exploration(run, 100_000)
     kind, vectors = mdp.mixture.distinct_features
-    c = np.bincount(kind, run.estimates.mixture_counts.total, minlength=len(vectors)).astype(float)
+    c = np.bincount(kind, run.estimates.total, minlength=len(vectors)).astype(float)
     best = likeliest_theta(mdp.mixture, c)
     np.testing.assert_allclose(best, theta, atol=0.05)
     _, N = mdp.mixture.theta_parametrisation

@@ -26,7 +26,7 @@ def masked(seed: int = 0, n_states: int = 8, n_actions: int = 3, make: Any = toy
     mask = np.random.default_rng(seed).random((n_states, n_actions)) < 0.6
     mask[:, 0] = True
     P = whole.kernel().toarray().reshape(n_states, n_actions, n_states)
-    P[~mask] = np.nan  # nobody looks at them
+    P[~mask] = np.nan  # must never be read
     return TabularMDP.from_dense(P, action_mask=mask)
 
 

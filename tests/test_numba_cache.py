@@ -30,7 +30,7 @@ for look, kept in zip(sys.argv[1::2], sys.argv[2::2]):
         os._exit(0)
     os.waitpid(child, 0)
 """
-"""Processes one after the other, each with whether it looks for what is stale, and its folder for compiled code."""
+"""Run processes one after the other, each with or without the removal of stale code, and with its cache folder."""
 
 
 def ask(folder: Path, look: str, *kept: str) -> list[str]:
@@ -59,7 +59,7 @@ def test_a_function_inside_of_a_compiled_one_has_changed(tmp_path: Path) -> None
     kept = [sorted(place.rglob("*.nbi")) for place in (package, elsewhere)]
     assert all(kept)
     assert ask(tmp_path, "look", *places) == ["11", "11"]
-    assert [sorted(place.rglob("*.nbi")) for place in (package, elsewhere)] == kept  # what is up to date stays
+    assert [sorted(place.rglob("*.nbi")) for place in (package, elsewhere)] == kept  # up-to-date code stays
 
 
 def test_a_changed_file_discards_only_what_depends_on_it(tmp_path: Path) -> None:

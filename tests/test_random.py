@@ -1,4 +1,4 @@
-"""Random streams: different purposes and indices give different numbers, and explorations share none of them."""
+"""Random streams: different purposes, indices and explorations give different numbers."""
 
 from __future__ import annotations
 

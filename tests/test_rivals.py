@@ -1,6 +1,6 @@
 """Each rival shows a property that its paper proves, on worlds whose exact answer is known.
 
-Unless a test says otherwise the constants are scaled (see baselines/self_directed.py), so that the papers' confidence
+Unless a test says otherwise the constants are scaled (see baselines/self_directed.py), so the papers' confidence
 is given up; with the fixed seeds below everything is deterministic.
 """
 
@@ -14,7 +14,7 @@ import pytest
 
 import adagoal
 from adagoal.api import explore as api
-from adagoal.baselines import gosprl, self_directed
+from adagoal.baselines import gosprl, optimistic_paths
 from adagoal.baselines.gosprl import Gosprl
 from adagoal.baselines.incremental import RoundBasedMethod
 from adagoal.baselines.lae import LAE, enough_episodes
@@ -138,7 +138,7 @@ def test_many_rare_states_are_no_shortcut(method: str) -> None:
 def finished(
     method: type[RoundBasedMethod], seed: int, constants: str, phases: int = 9
 ) -> tuple[TabularMDP, RoundBasedMethod]:
-    """A small world, and the method after so many phases, or at its own stop."""
+    """A small model, and the method at its stop, or earlier in the given phase."""
     mdp, L = small_world(seed)
     explorer = method(counts_of(mdp), L, EPSILON, 0.1, None, constants)
     run = ExplorationRun(ModelSimulator(mdp), explorer, rule, np.random.default_rng(seed))
@@ -188,6 +188,18 @@ def test_samples_that_chose_the_states_are_left_out(method: type[RoundBasedMetho
     assert 0 < explorer.dropped_samples.sum() < explorer.counts.n.sum()
     assert n.min() > 0
     assert (explorer.round_samples >= 0).all()
+
+
+@pytest.mark.parametrize("method", [LAE, VALAE])
+def test_a_checkpoint_after_a_failed_rollout_fits_the_counts(method: type[RoundBasedMethod]) -> None:
+    """A rollout that fails may leave counts with more successors than the method has seen."""
+    mdp, explorer = finished(method, 0, "scaled=0.002" if method is LAE else "scaled=0.00001")
+    explorer.counts.grow_successors(2 * explorer.counts.count.shape[1])
+    arrays, facts = explorer.state()
+    other = method(explorer.counts, explorer.L, EPSILON, 0.1, None, explorer.constants)
+    other.restore(arrays, json.loads(json.dumps(facts)))
+    np.testing.assert_array_equal(other.round_samples, explorer.round_samples)
+    assert played(mdp, other) == played(mdp, explorer)
 
 
 def test_lae_plays_as_many_episodes_as_its_lemma_asks_for() -> None:
@@ -364,11 +376,11 @@ def test_planner_is_optimistic_and_exact_without_widths() -> None:
                 counts.record_transition(s, a, int(target))
     known, goal = np.arange(7) < 5, np.arange(7) == 6
     best = incremental.restricted_distances(mdp, known)[6]
-    (low,), _ = self_directed.solve_restricted_paths(
-        counts, self_directed.optimistic_rows(counts, 1.0, 0.1), known, goal[None], 1e-6, 1e6
+    (low,), _ = optimistic_paths.solve_restricted_paths(
+        counts, optimistic_paths.optimistic_rows(counts, 1.0, 0.1), known, goal[None], 1e-6, 1e6
     )
-    (near,), (policy,) = self_directed.solve_restricted_paths(
-        counts, self_directed.empirical_rows(counts), known, goal[None], 1e-9, 1e6
+    (near,), (policy,) = optimistic_paths.solve_restricted_paths(
+        counts, optimistic_paths.empirical_rows(counts), known, goal[None], 1e-9, 1e6
     )
     assert low[0] <= best
     assert near[0] == pytest.approx(best, rel=0.1)

@@ -153,7 +153,7 @@ def test_unreachable_is_infinite_and_decided_on_the_graph() -> None:
         [1, 2, inf, 0, inf],
         [1, 2, inf, inf, 0],
     ]
-    assert solver.max_start_distance(mdp) == solver.diameter(mdp) == inf
+    assert solver.optimal_distances(mdp).max() == solver.diameter(mdp) == inf
     tiny = model_from_rows([{0: 1 - 1e-12, 1: 1e-12}, {1: 1.0}], 1)
     np.testing.assert_allclose(solver.optimal_distances(tiny), [0, 1e12], rtol=1e-10)
 
@@ -171,7 +171,7 @@ def test_reset_bounds_the_diameter_and_its_absence_does_not() -> None:
     mdp = extra_models.separation_instance(eta=0.001, radius=5)
     V = solver.optimal_values(mdp)
     assert (1 + V[mdp.start] + 1e-9 >= V).all()
-    assert solver.diameter(mdp) <= solver.max_start_distance(mdp) + 1
+    assert solver.diameter(mdp) <= solver.optimal_distances(mdp).max() + 1
     free = solver.optimal_values(mdp, reset=False)
     np.testing.assert_allclose(free[4, 1], 2000, rtol=1e-10)
     assert V[4, 1] < 7
@@ -179,7 +179,7 @@ def test_reset_bounds_the_diameter_and_its_absence_does_not() -> None:
 
 @pytest.mark.parametrize("seed", range(20))
 def test_random_models_without_reset(seed: int) -> None:
-    """Without the reset the almost-sure sets matter; the greedy policy must attain what is called finite."""
+    """Without the reset the almost-sure sets matter; the greedy policy attains every finite value."""
     mdp = extra_models.random_traps(n_states=12, n_actions=2, traps=3, branching=2, seed=seed)
     V = solver.optimal_values(mdp, reset=False)
     actions = solver.optimal_policy(mdp, V, reset=False)

@@ -1,14 +1,14 @@
 """Goal rules: which goal to try next.
 
-A goal rule is a plain function ``rule(known) -> weights``: it looks at what is known about every goal and
-returns non-negative weights ``[G]``; the loop draws the goal of each episode in proportion to them. The
-same functions serve the tabular, the linear and the deep world. A new rule is one function and one line in
-:data:`BUILTIN_RULES`. Its decorator :func:`rule` declares which fields of :class:`GoalInfo` it cannot do without, so
-that a world computes no more than that, and refuses a rule that needs what it does not have.
+A goal rule is a function ``rule(known) -> weights``. It reads estimates of every goal (:class:`GoalInfo`) and returns
+non-negative weights ``[G]``; the goal of each episode is drawn in proportion to them. The same functions serve tabular
+and linear explorations and deep training. A new rule is one function and one line in :data:`BUILTIN_RULES`. Its
+decorator :func:`rule` declares the fields that it needs, so a caller computes only these and refuses a rule whose
+fields it cannot provide.
 
 ``adagoal`` is the paper's rule, eq. ``opt_pbm_constrained``:  argmax E(g)  subject to  D(g) <= L.
-``unigoal`` and ``raregoal`` are the alternatives of its appendix ``app_exp``; the others are the goal
-rules of the deep literature in the same form.
+``unigoal`` and ``raregoal`` are the alternatives of its appendix ``app_exp``; the others are the goal rules of the deep
+literature in the same form.
 """
 
 from __future__ import annotations
@@ -29,33 +29,23 @@ from adagoal.core.user_code import USER_CODE_SECTION, is_file_spec, load_from_fi
 
 @dataclass(frozen=True)
 class GoalInfo:
-    """What a rule may look at. All arrays have one entry per goal, shape ``[G]``."""
+    """The input of a goal rule. All arrays have one entry per goal, shape ``[G]``."""
 
-    D: Floats
-    """Optimistic distance estimate: at most the true expected number of steps from s0."""
-    E: Floats
-    """Error estimate: what is still unknown about the goal, in steps."""
-    L: float
-    """The radius."""
-    eligible: Bools
-    """False where the goal may not be chosen (the start is one of its states)."""
-    visits: Floats
-    """How often states of the goal were visited, on purpose or not (deep: density of achieved goals)."""
-    attempts: Floats
-    """Episodes that aimed at the goal."""
-    successes: Floats
-    """Episodes that aimed at the goal and reached it."""
-    recent: Floats
-    """Success rate, fast moving average."""
-    previous: Floats
-    """Success rate, slow moving average."""
+    D: Floats  # optimistic distance: at most the true expected number of steps from s0
+    E: Floats  # error: remaining uncertainty about the goal, in steps
+    L: float  # radius
+    eligible: Bools  # False for goals that contain the start
+    visits: Floats  # visits to states of the goal, on purpose or not (deep: density of achieved goals)
+    attempts: Floats  # episodes with this goal
+    successes: Floats  # episodes with this goal that reached it
+    recent: Floats  # success rate, fast moving average
+    previous: Floats  # success rate, slow moving average
     experienced: Bools | None = None
-    """Which goals were achieved before. None where every goal is on the list and ``visits`` says it; a deep run draws
-    half of the candidates from experience for a rule that needs this, and the others from the goal space."""
+    """Goals achieved before, in deep training; None in explorations, where ``visits`` tells. For a rule that needs this
+    field, training draws half of the candidates from achieved goals and half from the goal space."""
     divergence: float | None = None
-    """KL(p_wanted || p_achieved) between the goal space and what was achieved; None where ``visits`` says it."""
-    onward_D: Floats | None = None
-    """D from the goal onwards to the target of this episode, a test goal; None where there is no target."""
+    """KL(p_wanted || p_achieved) between the goal space and the achieved goals; None: computed from ``visits``."""
+    onward_D: Floats | None = None  # D from the goal to the target of the episode, a test goal; None without a target
     onward_E: Floats | None = None
 
 
@@ -64,7 +54,7 @@ RuleT = TypeVar("RuleT", bound=Callable[..., Floats])
 
 
 class RuleOption(NamedTuple):
-    """A number that a rule takes beside what is known, and its range."""
+    """The range of a numeric option of a rule."""
 
     low: float
     high: float
@@ -72,16 +62,16 @@ class RuleOption(NamedTuple):
 
 @dataclass(frozen=True)
 class RuleDeclaration:
-    """What a rule says about itself."""
+    """The fields and options of a rule."""
 
     required_fields: frozenset[str]
-    """Fields of :class:`GoalInfo` without which the rule means nothing. ``L`` and ``eligible`` are always there, and
-    ``attempts`` need not be declared by a rule that only breaks ties with them."""
+    """Fields of :class:`GoalInfo` that the rule reads. ``L`` and ``eligible`` are always available. A rule that only
+    breaks ties with ``attempts`` need not declare it."""
     options: dict[str, RuleOption]
 
 
 def rule(*needs: str, **options: RuleOption) -> Callable[[RuleT], RuleT]:
-    """Declare the needs and the options of a rule; a function without a declaration is a rule as well."""
+    """Declare the required fields and the options of a rule; the declaration is optional."""
 
     def declare(function: RuleT) -> RuleT:
         function.declaration = RuleDeclaration(frozenset(needs), options)  # type: ignore[attr-defined]
@@ -117,7 +107,7 @@ def argmax(known: GoalInfo) -> Floats:
 
 @rule()
 def unigoal(known: GoalInfo) -> Floats:
-    """Uniform over all goals but s0 (appendix ``app_exp``); in the deep world this is plain HER."""
+    """Uniform over all goals but s0 (appendix ``app_exp``); in deep training this is plain HER."""
     return known.eligible.astype(float)
 
 
@@ -143,8 +133,8 @@ def skewfit(known: GoalInfo, alpha: float = -1.0) -> Floats:
 def mega(known: GoalInfo) -> Floats:
     """The least visited goal among those achieved before and believed reachable: MEGA (Pitis et al. 2020).
 
-    Goals with D > L are cut off, where MEGA moves a cutoff of its own with the success rate. Checked against the
-    authors' code (spitis/mrl, ``DensityAchievedGoalCuriosity``).
+    The cutoff is D <= L; MEGA instead adapts a cutoff to the success rate. Checked against the authors' code
+    (spitis/mrl, ``DensityAchievedGoalCuriosity``).
     """
     candidates = reachable_goals(known) & achieved_goals(known)
     fewest = known.visits[candidates].min(initial=np.inf)
@@ -153,10 +143,11 @@ def mega(known: GoalInfo) -> Floats:
 
 @rule("D", "visits", "experienced", "divergence", b=RuleOption(-1e6, 1e6))
 def omega(known: GoalInfo, b: float = -3.0) -> Floats:
-    """MEGA, and ever more goals of the goal space as they come near: OMEGA (Pitis et al. 2020).
+    """A mixture of :func:`mega` and the goal space, which gains weight as it comes near: OMEGA (Pitis et al. 2020).
 
-    With probability alpha = 1 / max(b + KL(p_wanted || p_achieved), 1) a goal of the goal space, unless it is beyond L;
-    a goal of :func:`mega` otherwise. Checked against the authors' code (``CuriosityAlphaMixtureModule``, b = -3).
+    With probability alpha = 1 / max(b + KL(p_wanted || p_achieved), 1) the rule draws a goal of the goal space, unless
+    it is beyond L; otherwise a goal of MEGA. Checked against the authors' code (``CuriosityAlphaMixtureModule``, b =
+    -3).
     """
     alpha = 1.0 / max(b + goal_divergence(known), 1.0)
     wanted = known.eligible if known.experienced is None else known.eligible & ~known.experienced
@@ -171,11 +162,13 @@ def discover(known: GoalInfo, alpha: float = 1.0, beta: float = 1.0) -> Floats:
 
         V(s0, g) + alpha sigma(s0, g) + beta (V(g, g*) + alpha sigma(g, g*)),     here V = -D and sigma = E:
 
-    achievable, novel and relevant. The adaptation of alpha to a success rate of one half is left out. Checked against a
-    published summary of the paper (arXiv 2505.19850), not against its code.
+    achievable, novel and relevant. The paper adapts alpha to a success rate of one half; here it is fixed. Checked
+    against a published summary of the paper (arXiv 2505.19850), not against its code.
     """
     if known.onward_D is None or known.onward_E is None:
-        raise InputError("discover needs a target, which trainings have and explorations do not", name="goal_rule")
+        raise InputError(
+            "discover needs a target, which deep training has and an exploration has not", name="goal_rule"
+        )
     candidates = known.eligible & achieved_goals(known)
     score = alpha * known.E - known.D + beta * (alpha * known.onward_E - known.onward_D)
     best = np.max(score[candidates], initial=-np.inf)
@@ -207,7 +200,7 @@ def goexplore(known: GoalInfo) -> Floats:
     return _weights_or_uniform(np.where(visited, 1.0 / np.sqrt(known.visits + 1.0), 0.0), visited, known)
 
 
-BUILTIN_RULES: dict[str, Callable[..., Floats]] = {
+BUILTIN_RULES: dict[str, Callable[..., Floats]] = {  # by the name in settings
     "adagoal": adagoal,
     "adagoal-proportional": adagoal_proportional,
     "proportional": proportional,
@@ -222,7 +215,6 @@ BUILTIN_RULES: dict[str, Callable[..., Floats]] = {
     "progress": progress,
     "goexplore": goexplore,
 }
-"""The rules of this file, by the name that a setting gives them."""
 
 
 def reachable_goals(known: GoalInfo) -> Bools:
@@ -231,12 +223,12 @@ def reachable_goals(known: GoalInfo) -> Bools:
 
 
 def achieved_goals(known: GoalInfo) -> Bools:
-    """Goals that were achieved before."""
+    """Goals achieved before, as a mask."""
     return known.visits > 0 if known.experienced is None else known.experienced
 
 
 def goal_divergence(known: GoalInfo) -> float:
-    """KL(p_wanted || p_achieved); from counts: uniform over the eligible goals against the visits, plus one each."""
+    """KL(p_wanted || p_achieved); from visits: the uniform distribution against visits + 1, over the eligible goals."""
     if known.divergence is not None:
         return known.divergence
     visits = known.visits[known.eligible] + 1.0
@@ -244,9 +236,9 @@ def goal_divergence(known: GoalInfo) -> float:
 
 
 def resolve_rule(spec: str | GoalRule) -> GoalRule:
-    """A rule from its name, ``name:key=value,...``, or ``path/to/file.py:function``; a function passes through.
+    """Return the rule for ``name``, ``name:key=value,...`` or ``path/to/file.py:function``; a function is returned.
 
-    A name is one of :data:`BUILTIN_RULES`, or one that an installed package declares (:mod:`adagoal.core.user_code`).
+    A name is one of :data:`BUILTIN_RULES`, or a plug-in of an installed package (:mod:`adagoal.core.user_code`).
     """
     if callable(spec):
         return spec
@@ -270,27 +262,30 @@ def resolve_rule(spec: str | GoalRule) -> GoalRule:
 
 
 def required_fields(rule: GoalRule, available: frozenset[str]) -> frozenset[str]:
-    """The fields of :class:`GoalInfo` that a rule needs: all that are available, where it declares nothing."""
+    """Fields of :class:`GoalInfo` that a rule declares, or all ``available`` ones without a declaration."""
     declared = _find_declaration(rule)
     return available if declared is None else declared.required_fields
 
 
 def compute_weights(rule: GoalRule, known: GoalInfo) -> Floats:
-    """The rule's weights ``[G]``, checked; what a user's rule raises is the user's, what one of ours raises is not."""
+    """Return the checked weights ``[G]`` of a rule.
+
+    Exceptions of user rules are re-raised as :class:`EnvironmentFailure`, those of built-in rules unchanged.
+    """
     try:
         with USER_CODE_SECTION:
-            found = np.asarray(rule(known), float)
+            weights = np.asarray(rule(known), float)
     except (Exception, SystemExit) as error:
         if _rule_function(rule) in BUILTIN_RULES.values():
             raise
         raise EnvironmentFailure(f"the rule raised {type(error).__name__}: {error}", name="goal_rule") from error
-    if found.shape != known.D.shape or not (found.min(initial=np.inf) >= 0 and 0 < found.sum() < np.inf):
+    if weights.shape != known.D.shape or not (weights.min(initial=np.inf) >= 0 and 0 < weights.sum() < np.inf):
         raise InputError("a rule returns one finite weight >= 0 per goal, not all of them zero", name="goal_rule")
-    return found
+    return weights
 
 
 def require_trusted_rule(spec: str, trust: bool) -> str:
-    """The rule that a folder names, unless naming it would run a file that nobody but the folder has asked for."""
+    """Return the rule of a run folder; raise if it would execute a file and the folder is not trusted."""
     if is_file_spec(spec) and not trust:
         text = f"the run has the rule {spec!r}, a file to run; give the rule again, or trust the folder"
         raise InputError(text, "goal_rule")
@@ -298,18 +293,18 @@ def require_trusted_rule(spec: str, trust: bool) -> str:
 
 
 def rule_source_text(spec: str) -> str:
-    """The text of the file of a user's rule; empty for a rule of ours."""
+    """Return the source file of a user rule, or an empty text for a built-in rule."""
     return Path(spec.rpartition(":")[0]).read_text() if is_file_spec(spec) else ""
 
 
 def sample_goal(weights: Floats, rng: np.random.Generator) -> int:
-    """One goal index in proportion to the weights."""
+    """Draw the index of a goal in proportion to the weights."""
     cumulative = np.cumsum(weights)
     return int(min(np.searchsorted(cumulative, rng.random() * cumulative[-1], side="right"), len(weights) - 1))
 
 
 def _most_uncertain_goal(known: GoalInfo, candidates: Bools) -> Floats:
-    """All weight on the candidate of largest E; among equals on the one tried least often."""
+    """All weight on the candidate of largest E; ties go to the one with the fewest attempts."""
     score = np.where(candidates, known.E, -np.inf)
     (equals,) = (score == score[score.argmax()]).nonzero()
     weights = np.zeros(len(score))
@@ -318,14 +313,13 @@ def _most_uncertain_goal(known: GoalInfo, candidates: Bools) -> Floats:
 
 
 def _weights_or_uniform(weights: Floats, candidates: Bools, known: GoalInfo) -> Floats:
-    """The weights, or uniform over the candidates (over all eligible goals if none) where they are all zero."""
+    """The weights; if all are zero, uniform over the candidates, or over all eligible goals without candidates."""
     if weights.sum() > 0:
         return weights
     return (candidates if candidates.any() else known.eligible).astype(float)
 
 
 def _rule_function(rule: GoalRule) -> Callable[..., Floats]:
-    """The function itself, without the options that it was given."""
     return rule.func if isinstance(rule, functools.partial) else rule
 
 

@@ -45,7 +45,7 @@ class Check:
     @property
     def exit_code(self) -> int:
         """0: fine, 1: certificates would be void, 2: the environment cannot be used."""
-        return errors.EXIT_BAD_INPUT if self.errors else errors.EXIT_CONTRADICTED if self.void else 0
+        return errors.ExitCode.BAD_INPUT if self.errors else errors.ExitCode.CONTRADICTED if self.void else 0
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain types for JSON."""

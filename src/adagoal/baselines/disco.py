@@ -1,152 +1,125 @@
 """DisCo (Tarbouriech et al. 2020, "Improved sample complexity for incremental autonomous exploration in MDPs").
 
-K = {s0}; round after round:
+K = {s0}; in every round:
 
 1. sample every pair of K x A until n(s, a) >= phi(K), with eps = min(epsilon, 1) and
 
        phi(K) = 16 c ( L^4 Theta / eps^2 log^2(L |K| A / (eps delta)) + L^2 |K| / eps log(L |K| A / (eps delta)) ),
        Theta  = max over K x A of (sum over s' in K of sqrt(p_hat (1 - p_hat)))^2;
 
-2. candidates: W = {u outside K : p_hat(u|s, a) >= (1 - eps/2)/L for some (s, a) in K x A}; none: stop;
-3. for each u in W the optimistic shortest path to u restricted to K, up to eps/(6L)
-  (:mod:`adagoal.baselines.self_directed`);
-4. the u of smallest optimistic value from s0: stop if it exceeds L, else add it to K.
+2. candidates: W = {u outside K : p_hat(u|s, a) >= (1 - eps/2)/L for some (s, a) in K x A}; stop if W is empty;
+3. for each u in W compute the optimistic shortest path to u restricted to K, up to eps/(6L)
+   (:mod:`adagoal.baselines.optimistic_paths`);
+4. take the u of smallest optimistic value from s0: stop if it exceeds L, else add it to K.
 
 The answer is K, with policies restricted to K that are planned again on all samples ("policy consolidation").
 
-Where goals are sets (:mod:`adagoal.baselines.incremental`), the sets outside K with p_hat(set|s, a) >=
-(1 - eps/2)/L for some pair are looked at before the stop: once there are samples for them, those with an optimistic
-value of at most L are added. Plans to a set are plans to a state, as V = 0 on all of it. The consolidation plans for
+If goals are sets (:mod:`adagoal.baselines.incremental`), the method considers the sets outside K with
+p_hat(set|s, a) >= (1 - eps/2)/L for some pair before it stops: once there are samples for them, it adds those with an
+optimistic value of at most L. Plans to a set are plans to a state, with V = 0 on all of it. The consolidation plans for
 each set of the answer as a whole.
 
-*Proved in the paper, for its constants:* K holds the incrementally L-reachable states and no state that is not
-incrementally (L + eps)-reachable, and every policy is within eps of the best one restricted to them. Where that set
-is G_L *and* such policies are as good as free ones, this is multi-goal exploration; elsewhere states of G_L are missing
+*Proved in the paper, for its constants:* K contains the incrementally L-reachable states and no state that is not
+incrementally (L + eps)-reachable, and every policy is within eps of the best one restricted to them. If that set is G_L
+*and* such policies are as good as free ones, this is multi-goal exploration. Otherwise states of G_L are missing
 (``toys.fan``), or the way to one leads through a state beyond L, where a restricted policy resets (FrozenLake).
 
 *Checked against the source:* the objective and the rate L^5 S Gamma A / eps^2 (abstract; the text of the algorithm
 could not be opened); the claim above, and the lower-order term L^3 S^2 A / eps of the rate, as Cai et al. (2022) quote
 them (lemma 2.4). *Recalled:* phi up to its numerical constant, Theta, the threshold of W, eps/(6L), both stopping
 conditions and the consolidation. *Derived:* the constant 16, which the paper leaves open. An optimistic value near L
-falls short by about 2 sqrt(Theta l / n) L^2, l = log(2 S A n / delta), so that n must be a multiple of
-4 L^4 Theta l / eps^2; with 1 instead of 16 the claim above fails in one of ten small random worlds, with 16 in none of
-those tried. Theta does not count x, the one state for all outside K (:mod:`adagoal.baselines.self_directed`), and near
-s0 that may be too little: on ``toys.fan`` with L = 15 the answer has a state at distance 19. *Ours:* Theta counts x
-where sets are looked at, since they are large parts of what lies outside; samples are collected on the way to the
-nearest under-sampled state of K, not one state after the other with its policy from s0; and phi is never less than the
-trials that find the candidates at all (``Incremental.discovery_trials``), which matters for c < 1 only.
+falls short by about 2 sqrt(Theta l / n) L^2, l = log(2 S A n / delta), so n must be a multiple of 4 L^4 Theta l /
+eps^2. With 1 instead of 16 the claim above fails in one of ten small random worlds, with 16 in none of those tried.
+Theta does not count x, the one state for all outside K, and near s0 that may be too little: on ``toys.fan`` with L = 15
+the answer has a state at distance 19. *Ours:* For sets, Theta counts x, since sets are large parts of what lies
+outside. Samples are collected on the way to the nearest under-sampled state of K, not one state after the other with
+its policy from s0. And phi is never less than ``discovery_trials``, which matters for c < 1 only.
 """
 
 from __future__ import annotations
 
 import math
-from typing import Any, ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
-from adagoal.baselines import self_directed
 from adagoal.baselines.incremental import IncrementalMethod
+from adagoal.baselines.optimistic_paths import deviation_spread, empirical_rows
 from adagoal.baselines.self_directed import PlannedRollout
-from adagoal.core.environment import RolloutOutcome
-from adagoal.core.file_formats import ArraySchema
 from adagoal.core.types import Actions, Floats, Longs
-
-PHI_CONSTANT = 16.0
-"""The numerical constant of phi, which the paper leaves open."""
 
 
 class DisCo(IncrementalMethod):
-    """See the module's text."""
+    """DisCo: a set of states, found by sampling and planning, without trials of policies."""
 
     name = "disco"
-    ARRAY_SCHEMA: ClassVar[ArraySchema] = {**IncrementalMethod.ARRAY_SCHEMA, **IncrementalMethod.SETS}
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.eps = min(self.epsilon, 1.0)
+        self.eps = min(self.epsilon, 1.0)  # VALAE replaces it by a coarser accuracy
 
     def next_rollout(self) -> PlannedRollout | None:
         """Steps 1 to 4."""
         while not self.stopped:
-            move = self.sample_known_pairs(self.samples_per_pair())
-            if move is not None:
-                return move
-            values = self._optimistic_values(self.candidate_states())
-            best = min(values, key=lambda u: values[u], default=-1)
-            if best >= 0 and values[best] <= self.L:
-                self.known_states[best] = True
+            rollout = self.sample_known_pairs(self.samples_per_pair())  # step 1
+            if rollout is not None:
+                return rollout
+            nearest = self.nearest_target(self.candidate_states())  # steps 2 and 3
+            if nearest is not None:  # step 4
+                self.known_states[nearest[0]] = True
                 continue
-            move = self._consider_sets() if self.n_sets else None
-            if move is not None:
-                return move
+            rollout = self._consider_sets() if self.n_sets else None
+            if rollout is not None:
+                return rollout
             self.stopped = True
         return None
 
     def _consider_sets(self) -> PlannedRollout | None:
-        """Sample what the sets outside K ask for, then add those within L."""
+        """Collect the samples that the sets outside K need, then add those within L."""
         sets, theta = self.candidate_sets()
-        move = self.sample_known_pairs(self.samples_per_pair(theta)) if len(sets) else None
-        if move is None:
-            within = [t for t, value in self._optimistic_values(sets).items() if value <= self.L]
-            self.added_sets[np.array(within, np.int64) - self.counts.n_states] = True
-        return move
-
-    def _optimistic_values(self, numbers: Longs) -> dict[int, float]:
-        """The optimistic values of targets from s0."""
-        return {u: float(V[self.counts.start]) for u, V, _ in self.plan_restricted(numbers)}
-
-    def record_outcome(self, outcome: RolloutOutcome) -> None:
-        """The counts are all it needs."""
+        rollout = self.sample_known_pairs(self.samples_per_pair(theta)) if len(sets) else None
+        if rollout is None:
+            S, start = self.counts.n_states, self.counts.start
+            within = [target - S for target, V, _ in self.plan_restricted(sets) if V[start] <= self.L]
+            self.added_sets[np.array(within, np.int64)] = True
+        return rollout
 
     def _spread_of_known(self) -> Floats:
-        """[|K| A] what Theta is the largest of."""
-        return self_directed.deviation_spread(self.counts, self.known_states)[
-            np.repeat(self.known_states, self.counts.n_actions)
-        ]
+        """Spreads [|K| A], whose maximum is Theta."""
+        return deviation_spread(self.counts, self.known_states)[np.repeat(self.known_states, self.counts.n_actions)]
 
     def samples_per_pair(self, theta: float | None = None) -> float:
-        """The number of samples that K asks of each of its pairs; ``theta``: another one than that of K."""
+        """phi(K); ``theta`` replaces the Theta of K."""
         size = int(self.known_states.sum())
         theta = float(self._spread_of_known().max()) if theta is None else theta
         log = math.log(self.L * size * self.counts.n_actions / (self.eps * self.delta))
         full = self.L**4 * theta / self.eps**2 * log**2 + self.L**2 * size / self.eps * log
-        return max(PHI_CONSTANT * self.c * full, self.discovery_trials())
+        return max(16.0 * self.c * full, self.discovery_trials())
 
     def candidate_states(self) -> Longs:
         """The set W."""
         c = self.counts
         inside = np.repeat(self.known_states, c.n_actions)[:, None]
-        often = inside & (c.count > 0) & (self_directed.empirical_rows(c) >= (1.0 - self.eps / 2.0) / self.L)
+        often = inside & (c.count > 0) & (empirical_rows(c) >= (1.0 - self.eps / 2.0) / self.L)
         found = np.unique(c.successor[often]).astype(np.int64)
         return found[~self.known_states[found]]
 
     def candidate_sets(self) -> tuple[Longs, float]:
-        """The same for sets outside K, from S on; and Theta with x, the largest over these sets."""
+        """The sets of W as targets, and the largest Theta with x over these sets."""
         c, pairs = self.counts, np.repeat(self.known_states, self.counts.n_actions)
-        p_hat, to, root = self_directed.empirical_rows(c)[pairs], c.successor[pairs], np.sqrt(self._spread_of_known())
+        p_hat, to, root = empirical_rows(c)[pairs], c.successor[pairs], np.sqrt(self._spread_of_known())
         outside = np.where(self.known_states[to], 0.0, p_hat)
-        found, theta = [], 0.0
+        candidates, theta = [], 0.0
         sets = self.waiting_sets(c.seen)
-        for number, inside in zip(sets.tolist(), self.target_masks(sets), strict=True):
+        for target, inside in zip(sets.tolist(), self.target_masks(sets), strict=True):
             share = np.where(inside[to], p_hat, 0.0).sum(1)
             if share.max() >= (1.0 - self.eps / 2.0) / self.L:
                 x = np.clip(outside.sum(1) - share, 0.0, 1.0)
-                found.append(number)
+                candidates.append(target)
                 theta = max(theta, float(((root + np.sqrt(x * (1.0 - x))) ** 2).max()))
-        return np.array(found, np.int64), theta
+        return np.array(candidates, np.int64), theta
 
     def goal_policy(self, goal: int) -> Actions:
-        """[1, S] the optimistic policy restricted to K, on all samples."""
+        """Return the optimistic policy [1, S] restricted to K, on all samples."""
         first = self.counts.n_states if self.n_sets else 0
         _, policy = self.consolidated_plans(first + np.flatnonzero(self.D == 0.0))[first + int(goal)]
         return policy[None]
-
-    def method_state(self) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
-        """K, and the sets that were added."""
-        return {"known": self.known_states, "sets": self.added_sets}, {}
-
-    def restore_method_state(self, arrays: dict[str, NDArray[Any]], facts: dict[str, Any]) -> None:
-        """The inverse of :meth:`memory`."""
-        self.check_known_states(arrays["known"])
-        self.known_states, self.added_sets = np.array(arrays["known"]), self.read_added_sets(arrays)

@@ -1,25 +1,25 @@
 """GOSPRL (Tarbouriech et al. 2021, "A provably efficient sample collection strategy for reinforcement learning").
 
 *Sample collection.* Given a requirement b(s, a): go, by the optimistic unit-cost shortest path, to the set of all
-states that lack samples of some action (the meta-goal), take such an action, and so on; plan again when a count has
-doubled or a requirement is met (:meth:`adagoal.baselines.self_directed.Explorer.collect_samples`).
+states that lack samples of some action (the meta-goal), take such an action, and repeat; plan again when a count has
+doubled or a requirement is met (:meth:`adagoal.baselines.self_directed.SelfDirectedMethod.collect_samples`).
 
 *Diameter.* For the guess W = 1, 2, 4, ... collect samples until every pair has a total width of
 
     eta(x) = 2 sum over s' of beta(s'|x) <= 1/(2 W),  by  b(x) = 256 W^2 Theta(x) l(n) + 48 W m(x) l(n),
 
 with Theta(x) = (sum sqrt(p_hat (1 - p_hat)))^2, m(x) the number of successors observed, and l and beta of
-:mod:`adagoal.baselines.self_directed`. Let v be the largest optimistic value over all states and goals. Then v <= D,
-and as |p_tilde - p| <= eta in L1 for the optimistic model p_tilde, its values satisfy V >= 1 - eta v + p V along its
-own policies, hence D <= v / (1 - eta v) =: D_hat. Stop when D_hat <= W: then eta v <= 1/2, and D <= D_hat <= 2 v <= 2
-D.
+:mod:`adagoal.baselines.optimistic_paths`. Let v be the largest optimistic value over all states and goals. Then
+v <= D. For the optimistic model p_tilde, |p_tilde - p| <= eta in L1, so its values satisfy V >= 1 - eta v + p V along
+its own policies, hence D <= v / (1 - eta v) =: D_hat. Stop when D_hat <= W: then eta v <= 1/2, and
+D <= D_hat <= 2 v <= 2 D.
 
 *Goal-free, cost-free exploration.* With D_hat known collect
 
     b(x) = c ( D_hat^3 Theta(x) / eps^2 + D_hat^2 S / eps ) log(D_hat S A / (eps delta))
 
-and plan for every goal on p_hat. The answer for the radius L holds the goals with a value of at most L + eps/2 from s0,
-as values are within eps/2 of the truth: this solves multi-goal exploration in every communicating MDP.
+and plan for every goal on p_hat. The answer for the radius L has the goals with a value of at most L + eps/2 from s0,
+since values are within eps/2 of the truth: this solves multi-goal exploration in every communicating MDP.
 
 *Checked against the source:* the problem and the rate B D + D^(3/2) S^2 A of the collection (abstract); the rate
 D^4 Gamma S A / eps^2 of the goal-free use and D^3 S^2 A of the diameter (quoted by the AdaGoal paper, label
@@ -27,8 +27,8 @@ D^4 Gamma S A / eps^2 of the goal-free use and D^3 S^2 A of the diameter (quoted
 of the goal-free use up to its numerical constant (1 here). *Derived:* the constants 256 and 48, which make each half
 of eta at most 1/(4W) (2 * 2 sqrt(Theta l / n) and 2 * 6 m l / n), and the rule D_hat <= W, as above.
 
-All of it needs a communicating MDP whose number of states is known: where a state cannot be reached, the collection
-never ends. The diameter is that of the world with its reset, at most D_0 + 1.
+All of it needs a communicating MDP whose number of states is known: if a state cannot be reached, the collection never
+ends. The diameter is that of the MDP with its reset, at most D_0 + 1.
 """
 
 from __future__ import annotations
@@ -40,24 +40,20 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from adagoal.baselines import self_directed
+from adagoal.baselines import optimistic_paths
 from adagoal.baselines.self_directed import PlannedRollout, SelfDirectedMethod
-from adagoal.core.environment import RolloutOutcome
 from adagoal.core.goal_space import membership_mask
 from adagoal.core.types import Actions, Floats, Longs
 
-GOSPRL_VALUE_CAP = 1e6
-"""Values at which plans are cut."""
-VALUE_PRECISION = 1e-3
-"""Residual, a relative error, of the values behind the answer and the diameter."""
+VALUE_CAP = 1e6  # plans cut values here
+VALUE_PRECISION = 1e-3  # relative error of the values behind the answer and the diameter
 
 
 @dataclass(eq=False)
 class Gosprl(SelfDirectedMethod):
-    """Goal-free, cost-free exploration, or nothing but the collection of ``samples`` of every pair."""
+    """Goal-free, cost-free exploration; or only the collection of ``samples`` of every pair."""
 
-    samples: Longs | int | None = None
-    """[X] or one number: the requirement b of a plain collection"""
+    samples: Longs | int | None = None  # one number or [X]: the requirement b of a plain collection
 
     FACTS_SCHEMA: ClassVar[dict[str, Any]] = {
         **SelfDirectedMethod.FACTS_SCHEMA,
@@ -72,34 +68,30 @@ class Gosprl(SelfDirectedMethod):
         counts = self.counts
         self._all_states = np.ones(counts.n_states, bool)
         self.W = 1.0
-        self.diameter: float | None = None
-        """D_hat, once it is known"""
+        self.diameter: float | None = None  # D_hat, once it is known
         self._goal_values, self._goal_policies = np.full(len(self.column), np.inf), np.zeros((0, 0), np.int16)
         self._answered_at = -1
 
     def next_rollout(self) -> PlannedRollout | None:
-        """Collect, phase after phase."""
+        """Collect samples for the diameter, then for the goals."""
         while not self.stopped:
-            move = self.collect_samples(self.required_counts(), self._all_states, GOSPRL_VALUE_CAP)
-            if move is not None:
-                return move
+            rollout = self.collect_samples(self.required_counts(), self._all_states, VALUE_CAP)
+            if rollout is not None:
+                return rollout
             if self.samples is None and self.diameter is None:
                 self._estimate_diameter()
             else:
                 self.stopped = True
         return None
 
-    def record_outcome(self, outcome: RolloutOutcome) -> None:
-        """The counts are all it needs."""
-
     def required_counts(self) -> Floats:
-        """[X] b of the current phase."""
+        """b [X] of the current phase."""
         c = self.counts
         if self.samples is not None:
             return np.broadcast_to(np.asarray(self.samples, float), len(c.n))
-        theta = self_directed.deviation_spread(c, self._all_states)
+        theta = optimistic_paths.deviation_spread(c, self._all_states)
         if self.diameter is None:
-            log = self_directed.confidence_log(c, self.c, self.delta)
+            log = optimistic_paths.confidence_log(c, self.c, self.delta)
             return np.maximum(256 * self.W**2 * theta * log + 48 * self.W * c.support * log, 1.0)
         log_all = self.c * math.log(self.diameter * len(c.n) / (self.epsilon * self.delta))
         D = self.diameter
@@ -109,16 +101,16 @@ class Gosprl(SelfDirectedMethod):
         """Accept the guess W, with the diameter that it gives, or double it."""
         c = self.counts
         usable = np.repeat(~c.terminal, c.n_actions)
-        eta = 2.0 * float(self_directed.bernstein_widths(c, self.c, self.delta).sum(1)[usable].max())
-        rows = self_directed.optimistic_rows(c, self.c, self.delta)
+        eta = 2.0 * float(optimistic_paths.bernstein_widths(c, self.c, self.delta).sum(1)[usable].max())
+        rows = optimistic_paths.optimistic_rows(c, self.c, self.delta)
         v = 0.0
         for goal in range(c.n_states):
             target = np.arange(c.n_states)[None] == goal
-            V, _ = self_directed.solve_restricted_paths(
-                c, rows, self._all_states, target, VALUE_PRECISION, GOSPRL_VALUE_CAP
+            V, _ = optimistic_paths.solve_restricted_paths(
+                c, rows, self._all_states, target, VALUE_PRECISION, VALUE_CAP
             )
             self.plans += 1
-            v = max(v, float(V.max()) * (1.0 + VALUE_PRECISION))
+            v = max(v, float(V.max()) * (1.0 + VALUE_PRECISION))  # V is computed from below
             if v > self.W:
                 break
         if eta * v < 1.0 and v / (1.0 - eta * v) <= self.W:
@@ -127,39 +119,34 @@ class Gosprl(SelfDirectedMethod):
             self.W *= 2.0
 
     def _plan_answer(self) -> None:
-        """Plan for every goal on p_hat."""
-        c, moment = self.counts, int(self.counts.n.sum())
-        if moment == self._answered_at:
+        """Plan for every goal on p_hat, unless the last plan is up to date."""
+        c, n = self.counts, int(self.counts.n.sum())
+        if n == self._answered_at:
             return
-        rows, cap, at = self_directed.empirical_rows(c), 4.0 * (self.L + 2.0), self.space.goals_of_states
+        rows, cap, at = optimistic_paths.empirical_rows(c), 4.0 * (self.L + 2.0), self.space.goals_of_states
         goals = np.unique(at[c.seen])
         goals = goals[goals >= 0]
         targets = np.array([membership_mask(at, g) for g in goals]).reshape(len(goals), c.n_states)
-        V, policy = self_directed.solve_restricted_paths(
+        V, policy = optimistic_paths.solve_restricted_paths(
             c, rows, self._all_states, targets, VALUE_PRECISION, cap, untried=False
         )
         N = len(self.column)
         self._goal_values, self._goal_policies = np.full(N, np.inf), np.zeros((N, c.n_states), np.int16)
         self._goal_values[goals], self._goal_policies[goals] = V[:, c.start], policy
-        self._answered_at = moment
+        self._answered_at = n
 
     @property
     def D(self) -> Floats:
-        """[N] the empirical value from s0 less epsilon/2: at most L for the goals of the answer."""
+        """Empirical values from s0 less epsilon/2 [N]: at most L for the goals of the answer."""
         self._plan_answer()
         return np.maximum(self._goal_values - self.epsilon / 2.0, 0.0)
 
     def goal_policy(self, goal: int) -> Actions:
-        """[1, S] the best policy for p_hat."""
+        """Return the best policy [1, S] for p_hat."""
         self._plan_answer()
         return np.ascontiguousarray(self._goal_policies[None, goal])
 
-    def method_state(self) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
-        """The phase."""
-        return {}, {"W": self.W, "diameter": self.diameter}
-
-    def restore_method_state(self, arrays: dict[str, NDArray[Any]], facts: dict[str, Any]) -> None:
-        """The inverse of :meth:`memory`."""
+    def _check_saved(self, arrays: dict[str, NDArray[Any]], facts: dict[str, Any], sizes: dict[str, int]) -> None:
+        super()._check_saved(arrays, facts, sizes)
         if facts["diameter"] is not None and facts["diameter"] > facts["W"]:
             raise ValueError("the diameter is larger than its guess")
-        self.W, self.diameter = facts["W"], facts["diameter"]

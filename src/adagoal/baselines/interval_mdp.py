@@ -1,34 +1,56 @@
 """Interval MDPs and L1 balls with robust value iteration: what the model-checking community does, in the same loop.
 
-Everything is as in the certified method (:mod:`adagoal.certified.explorer`), the loop, the goal rule, the optimistic
-policies and the stopping rule, except for two things: what the counts say about the kernel
-(:mod:`adagoal.baselines.interval_mdp` has the three bounds, and what they pay for), and that bounds on values are all
-there is (no action gaps):
+Loop, goal rule, optimistic policies and stopping rule are those of the certified method
+(:mod:`adagoal.certified.explorer`). Two things differ: the sets of kernels (:class:`FixedSampleSets`), and that there
+are bounds on values only, no action gaps:
 
     D_g      from  V <- max(V, T_low V)
     upper_g  from  Y <- min(Y, T_up Y),   for the policy that attains it       (:mod:`adagoal.planning.robust_sweeps`)
-    E_g      = upper_g - D_g,   with C = L + 1 + epsilon in place of upper_g where there is no policy yet
+    E_g      = upper_g - D_g,   with C = L + 1 + epsilon in place of upper_g while there is no policy
 
-The sets hold the true kernel at all times with probability 1 - delta, so that lemmas 5 and 6 and the consequence of the
+The sets contain the true kernel at all times with probability 1 - delta, so lemmas 5 and 6 and the consequence of the
 theorem in docs/theory.md apply word by word: a run that stops by its rule is certified.
+
+*Fixed sample sizes.* A pair x is *sampled* when its number n of transitions is on a grid n_1 < n_2 < ... that is fixed
+beforehand: 1, 2, 4, ..., 64, and then a fifth more each time. Its first n_k transitions are independent draws, and
+their number is not random. So bounds for a fixed sample size hold for them, whatever rule chose when to try x and when
+to stop. Between two grid points the last sample is used. A union over the grid pays for all stopping times: the k-th
+point has the share 6 / (pi k)^2 of delta. With X = S A pairs and at most b successors of a pair (S, unless the user
+knows better),
+
+    hoeffding        |p - p_hat| <= sqrt(ln(2 / t) / (2 n))                         t = delta / (X b) * 6 / (pi k)^2
+    clopper-pearson  p lies between the exact ends, each of which fails with probability t / 2
+    weissman         ||p - p_hat||_1 <= sqrt(2 ln((2^b - 2) / t) / n)               t = delta / X * 6 / (pi k)^2
+
+The intervals are those of single transitions. Unobserved successors have the intervals of no success in n trials, and
+together at most the mass that the lower ends of the others leave.
+
+*Checked*, in code that the authors or their successors published: the two-sided Hoeffding interval with delta over the
+number of transitions (``PACIntervalEstimator`` of the tool of Suilen et al. 2022, "Robust anytime learning of Markov
+decision processes"); delta / (X b) for a bound b on the successors, and that the mass that the lower ends leave may go
+anywhere (``Grey`` and ``Black`` of Ashok, Kretinsky, Weininger 2019, "PAC statistical model checking for Markov
+decision processes and stochastic games", where b is also given as 1 / p_min); the series 6 / (pi k)^2 over rounds of
+sampling (the mean-payoff tool of Agarwal et al. 2022). Only the abstracts of the papers could be opened. *Recalled:*
+that Meggendorfer, Weininger, Wienhoeft (2024, "What are the odds?") recommend Clopper and Pearson's interval; the bound
+of Weissman et al. (2003). *Ours:* the grid. Their rounds count all samples, so n is random within a round and the
+fixed-sample bounds do not strictly apply; a grid per pair is the sound reading.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from adagoal.certified.goal_table import GoalTable
 from adagoal.core.confidence_bounds import clopper_pearson_bounds
-from adagoal.core.environment import ExplorationPlan
+from adagoal.core.environment import NO_LIMIT, ExplorationPlan
 from adagoal.core.errors import InputError
 from adagoal.core.file_formats import (
     COUNT_SCHEMA,
-    ArraySchema,
     ArraySpec,
     check_arrays,
     check_json_value,
@@ -40,12 +62,9 @@ from adagoal.core.types import Actions, Bools, Floats, Longs
 from adagoal.planning.model_arrays import BLOCK_GOALS, GoalBlock, RobustModel
 from adagoal.planning.robust_sweeps import improve_robust_lower_bounds, improve_robust_upper_bounds
 
-MAX_ROBUST_SWEEPS = 20
-"""Sweeps per plan, at most; the next plan goes on from where this one stopped."""
-
 
 class IntervalEstimates(GoalTable):
-    """Robust bounds on shared counts; see the module's text."""
+    """Robust bounds for all goals."""
 
     name = "intervals"
     guarantee = True
@@ -72,16 +91,16 @@ class IntervalEstimates(GoalTable):
 
     @property
     def E(self) -> Floats:
-        """[columns] error estimates."""
-        missing: Floats = np.maximum(np.minimum(self.upper, self.cap) - self.D, 0.0)
-        return missing
+        """Errors [columns]."""
+        errors: Floats = np.maximum(np.minimum(self.upper, self.cap) - self.D, 0.0)
+        return errors
 
     def goal_policy(self, goal: int) -> Actions:
-        """[1, S] the policy that the certificate speaks of; the optimistic one as long as there is none."""
+        """Return the certified policy [1, S], or the optimistic one before there is a certificate."""
         return self.proven_policy(goal, self.best)
 
     def refresh_columns(self, wanted: Bools) -> bool:
-        """Bring one block of ``wanted`` [columns] up to date; False if none of them was stale."""
+        """Update a block of ``wanted`` [columns]; return False if none of them was stale."""
         self._sync_with_counts()
         wanted = np.pad(wanted, (0, len(self.D) - len(wanted)))
         todo = np.flatnonzero(self.stale & wanted)
@@ -92,18 +111,13 @@ class IntervalEstimates(GoalTable):
         return True
 
     def exploration_plan(self) -> ExplorationPlan:
-        """The optimistic policies, until a pair is to be looked at."""
-        limit = math.ceil(min(4 * self.cap * (self.L + 1) / self.epsilon, 2**62))
-        return ExplorationPlan(
-            self.optimistic[None],
-            self.goal_state,
-            limit,
-            self.sample_sets.next_sample_counts,
-            self.space.goals_of_states,
-        )
+        """Return the optimistic policies, until a pair reaches its next grid point."""
+        limit = math.ceil(min(4 * self.cap * (self.L + 1) / self.epsilon, NO_LIMIT))
+        thresholds, at = self.sample_sets.next_sample_counts, self.space.goals_of_states
+        return ExplorationPlan(self.optimistic[None], self.goal_state, limit, thresholds, at)
 
     def set_radius(self, L: float, stage: int) -> None:
-        """Go on with a larger radius (label ``cor_UB_increasingL``); the sets of kernels do not depend on it."""
+        """Continue with a larger radius (label ``cor_UB_increasingL``); the sets of kernels do not depend on it."""
         unfinished = ~np.isfinite(self.upper)
         self.L, self.cap = L, L + 1.0 + self.epsilon
         self.Y[:, unfinished], self.best[:, unfinished] = self.cap, self.counts.n_actions
@@ -111,22 +125,21 @@ class IntervalEstimates(GoalTable):
         self.stale[:] = True
 
     def extra_arrays(self) -> dict[str, NDArray[Any]]:
-        """None."""
+        """Return no arrays beside the standard ones."""
         return {}
 
     def _sync_with_counts(self) -> None:
-        """Take in new counts: room for what is new, and new looks."""
+        """Add new states and goals, and sample pairs that have reached a grid point."""
         self.add_rows()
         self.add_columns()
         if self.sample_sets.update_sets():
             self.stale[:] = True
 
     def _sweep_block(self, block: Longs) -> None:
-        """Both bounds of the columns of the block."""
+        """Update both bounds of the columns of the block."""
         model, start, order = self.sample_sets.robust_model(), self.counts.start, np.flatnonzero(self.counts.seen)
-        setting = GoalBlock(
-            order, self.block_columns(block), self.cap, True, MAX_ROBUST_SWEEPS, tolerance=1e-3 * self.epsilon
-        )
+        max_sweeps = 20  # the next plan continues from these bounds
+        setting = GoalBlock(order, self.block_columns(block), self.cap, True, max_sweeps, tolerance=1e-3 * self.epsilon)
         V, optimistic = improve_robust_lower_bounds(model, setting, self.V[:, block], self.optimistic[:, block])
         Y, best = improve_robust_upper_bounds(model, setting, self.Y[:, block], self.best[:, block])
         self.V[:, block], self.optimistic[:, block], self.Y[:, block], self.best[:, block] = V, optimistic, Y, best
@@ -135,46 +148,18 @@ class IntervalEstimates(GoalTable):
         self.stale[block] = False
         self.plans += 1
 
-    SAMPLE_SCHEMA: ClassVar[ArraySchema] = {"look_count": ArraySpec("int64", ("P", "K"), low=0, high=MAX_TRANSITIONS)}
-    FACTS_SCHEMA = object_schema(plans=COUNT_SCHEMA)
-
     def state(self) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
-        """Everything that the counts do not determine."""
-        return self.table_state() | {"look_count": self.sample_sets.sampled_counts}, {"plans": self.plans}
+        """Return the bounds and the samples."""
+        return self.table_state() | {"sampled_counts": self.sample_sets.sampled_counts}, {"plans": self.plans}
 
     def restore(self, arrays: dict[str, NDArray[Any]], facts: dict[str, Any]) -> None:
-        """The inverse of :meth:`state`, on restored counts; the next plan takes them in as it would have."""
-        check_json_value(self.FACTS_SCHEMA, facts)
-        check_arrays(self.SAMPLE_SCHEMA, arrays)
+        """Continue from a saved :meth:`state`, on restored counts."""
+        check_json_value(object_schema(plans=COUNT_SCHEMA), facts)
+        schema = {"sampled_counts": ArraySpec("int64", ("P", "K"), low=0, high=MAX_TRANSITIONS)}
+        check_arrays(schema, arrays)
         self.restore_table(arrays)
-        self.sample_sets.restore_counts(arrays["look_count"])
+        self.sample_sets.restore_counts(arrays["sampled_counts"])
         self.plans = facts["plans"]
-
-
-# Confidence sets of the model-checking community, for bounds of a fixed sample size inside a loop that never ends.
-#
-# A pair x is *looked at* when the number n of its transitions is on a grid n_1 < n_2 < ... that is fixed beforehand: 1,
-# 2, 4, ..., 64, and then a fifth more each time. Its first n_k transitions are independent draws, and their number is
-# not random: bounds for a fixed sample size hold for them, whatever rule chose when to try x and when to stop. Between
-# two looks the last one is used. So all stopping times are paid for by a union over the looks: the k-th has the share
-# 6 / (pi k)^2 of delta. With X = S A pairs and at most b successors of a pair (S, unless the user knows better),
-#
-#     hoeffding        |p - p_hat| <= sqrt(ln(2 / t) / (2 n))                         t = delta / (X b) * 6 / (pi k)^2
-#     clopper-pearson  p lies between the exact ends, each of which fails with probability t / 2
-#     weissman         ||p - p_hat||_1 <= sqrt(2 ln((2^b - 2) / t) / n)               t = delta / X * 6 / (pi k)^2
-#
-# The intervals are those of single transitions. Successors not observed have the intervals of no success in n trials,
-# and together not more than what the lower ends of the others leave.
-#
-# *Checked*, in code that the authors or their successors published: the two-sided Hoeffding interval with delta over
-# the number of transitions (``PACIntervalEstimator`` of the tool of Suilen et al. 2022, "Robust anytime learning of
-# Markov decision processes"); delta / (X b) for a bound b on the successors, and that what the lower ends leave may go
-# anywhere (``Grey`` and ``Black`` of Ashok, Kretinsky, Weininger 2019, "PAC statistical model checking for Markov
-# decision processes and stochastic games", where b is also given as 1 / p_min); the series 6 / (pi k)^2 over rounds of
-# sampling (the mean-payoff tool of Agarwal et al. 2022). Of the papers themselves only abstracts could be opened.
-# *Recalled:* that Meggendorfer, Weininger, Wienhoeft (2024, "What are the odds?") recommend Clopper and Pearson's
-# interval; the bound of Weissman et al. (2003). *Ours:* the grid. Their rounds count all samples, so that n is random
-# within a round and the fixed-sample bounds do not strictly apply; a grid per pair is the sound reading.
 
 
 def _make_sample_grid() -> Longs:
@@ -184,12 +169,11 @@ def _make_sample_grid() -> Longs:
     return np.array(points)
 
 
-SAMPLE_GRID = _make_sample_grid()
-"""The numbers of transitions at which a pair is looked at."""
+SAMPLE_GRID = _make_sample_grid()  # the numbers of transitions at which a pair is sampled
 
 
 class IntervalEnds(NamedTuple):
-    """The set of some pairs; the fields are those of :class:`~adagoal.planning.model_arrays.RobustModel`."""
+    """Confidence sets of some pairs; the fields are those of :class:`~adagoal.planning.model_arrays.RobustModel`."""
 
     low: Floats
     high: Floats
@@ -198,14 +182,14 @@ class IntervalEnds(NamedTuple):
 
 
 def hoeffding_ends(c: Longs, n: Longs, log: Floats, b: int) -> IntervalEnds:
-    """Of pairs with the counts c [m, K] and n [m]; log [m] is ln(1 / (t b)), b the most successors of a pair."""
+    """Hoeffding intervals of pairs with counts c [m, K] and n [m]; log [m] is ln(1 / (t b)), b the branching."""
     width = np.sqrt((log + math.log(2 * b)) / (2 * n))
     p = c / n[:, None]
     return _make_interval_ends(c, np.maximum(p - width[:, None], 0.0), np.minimum(p + width[:, None], 1.0), width, b)
 
 
 def clopper_pearson_ends(c: Longs, n: Longs, log: Floats, b: int) -> IntervalEnds:
-    """The same."""
+    """Clopper-Pearson intervals, with the arguments of :func:`hoeffding_ends`."""
     tail = np.exp(-(log + math.log(2 * b)))
     low, high = clopper_pearson_bounds(c, n[:, None], tail[:, None])
     p = c / n[:, None]  # between the ends, but for rounding
@@ -213,18 +197,18 @@ def clopper_pearson_ends(c: Longs, n: Longs, log: Floats, b: int) -> IntervalEnd
 
 
 def weissman_ball(c: Longs, n: Longs, log: Floats, b: int) -> IntervalEnds:
-    """The same, with an L1 ball in place of intervals."""
+    """L1 balls, with the arguments of :func:`hoeffding_ends`."""
     subsets = b * math.log(2.0) + math.log1p(-(2.0 ** (1 - b))) if b > 1 else -math.inf
     moved = np.sqrt(np.maximum(log + subsets, 0.0) / (2 * n))
     anything = np.where((c > 0).sum(axis=1) < b, 1.0, 0.0)
     return IntervalEnds(np.zeros(c.shape), np.ones(c.shape), anything, moved)
 
 
-def _make_interval_ends(c: Longs, low: Floats, high: Floats, never: Floats, b: int) -> IntervalEnds:
-    """Intervals of the listed successors; one that was never observed has at most ``never`` [m]."""
+def _make_interval_ends(c: Longs, low: Floats, high: Floats, unseen: Floats, b: int) -> IntervalEnds:
+    """Intervals of the observed successors, and the mass of all others, each of which has at most ``unseen`` [m]."""
     others = b - (c > 0).sum(axis=1)
     left = 1.0 - np.where(c > 0, low, 0.0).sum(axis=1)
-    return IntervalEnds(low, high, np.maximum(np.minimum(left, others * never), 0.0), np.ones(len(c)))
+    return IntervalEnds(low, high, np.maximum(np.minimum(left, others * unseen), 0.0), np.ones(len(c)))
 
 
 INTERVAL_BOUNDS: dict[str, Callable[[Longs, Longs, Floats, int], IntervalEnds]] = {
@@ -235,24 +219,23 @@ INTERVAL_BOUNDS: dict[str, Callable[[Longs, Longs, Floats, int], IntervalEnds]] 
 
 
 class FixedSampleSets:
-    """The set of every pair, from its last look."""
+    """The confidence set of every pair, from its last sample."""
 
     def __init__(self, counts: TransitionCounts, pairs: int, delta: float, branching: int, bound: str) -> None:
-        """``pairs`` bounds the number of pairs, ``branching`` the successors of one; ``bound`` is one of BOUNDS."""
+        """``pairs`` bounds the number of pairs, ``branching`` the successors of each; ``bound``: INTERVAL_BOUNDS."""
         self.counts, self.branching, self._bound_function = counts, branching, INTERVAL_BOUNDS[bound]
         self._union_log = math.log(pairs / delta) + math.log(math.pi**2 / 6)
-        places = counts.successor.shape
-        self.sampled_counts: Longs = np.zeros(places, np.int64)
-        """[X, K] the counts at the last look, from which all else follows"""
-        self._interval_ends = IntervalEnds(np.zeros(places), np.zeros(places), np.ones(places[0]), np.ones(places[0]))
+        shape = counts.successor.shape
+        self.sampled_counts: Longs = np.zeros(shape, np.int64)  # [X, K]: the counts at the last grid point
+        self._interval_ends = IntervalEnds(np.zeros(shape), np.zeros(shape), np.ones(shape[0]), np.ones(shape[0]))
 
     @property
     def next_sample_counts(self) -> Longs:
-        """[X] the counts at which the pairs are looked at next."""
+        """Counts [X] at which the pairs are sampled next."""
         return SAMPLE_GRID[np.searchsorted(SAMPLE_GRID, self.counts.n, side="right")]
 
     def update_sets(self) -> bool:
-        """Look at the pairs whose time has come; False where there are none."""
+        """Sample the pairs that have reached a grid point; return False if no pair has."""
         counts = self.counts
         self._grow_arrays()
         self._set_absent_pairs(np.flatnonzero(counts.absent & (self._interval_ends.q > 0.0)))
@@ -262,31 +245,31 @@ class FixedSampleSets:
         if not len(pairs):
             return False
         if counts.support.max() > self.branching:
-            raise InputError(
-                f"branching={self.branching}: a pair with more successors has been observed", name="method_args"
-            )
+            text = f"branching={self.branching}: a pair with more successors has been observed"
+            raise InputError(text, name="method_args")
         self.sampled_counts[pairs] = counts.count[pairs]
         self._compute_ends(pairs)
         return True
 
     def restore_counts(self, count: Longs) -> None:
-        """The inverse of keeping ``count``."""
+        """Restore saved ``sampled_counts``."""
         counts = self.counts
-        n, (pairs, places) = count.sum(axis=1), count.shape
+        n, (pairs, width) = count.sum(axis=1), count.shape
         if not (
             pairs <= len(counts.n)
-            and places <= counts.count.shape[1]
-            and (count <= counts.count[:pairs, :places]).all()
+            and width <= counts.count.shape[1]
+            and (count <= counts.count[:pairs, :width]).all()
+            # observed successors come first: at most one change from positive counts to zeros
             and (np.diff(count > 0, axis=1).astype(int).sum(axis=1) <= (count[:, 0] > 0)).all()
             and np.isin(n, np.append(SAMPLE_GRID, 0)).all()
         ):
-            raise ValueError("the looks do not fit the counts")
+            raise ValueError("the samples do not fit the counts")
         self._grow_arrays()
-        self.sampled_counts[:pairs, :places] = count
+        self.sampled_counts[:pairs, :width] = count
         self._compute_ends(np.flatnonzero(n))
 
     def robust_model(self) -> RobustModel:
-        """For the sweeps."""
+        """Return the sets in the form that sweeps read."""
         counts, n = self.counts, np.maximum(self.sampled_counts.sum(axis=1), 1)
         support = (self.sampled_counts > 0).sum(axis=1).astype(np.int32)
         p = self.sampled_counts / n[:, None]
@@ -298,22 +281,22 @@ class FixedSampleSets:
         c = self.sampled_counts[pairs]
         n = c.sum(axis=1)
         log = self._union_log + 2.0 * np.log(1.0 + np.searchsorted(SAMPLE_GRID, n))
-        for kept, found in zip(self._interval_ends, self._bound_function(c, n, log, self.branching), strict=True):
-            kept[pairs] = found
+        for array, new in zip(self._interval_ends, self._bound_function(c, n, log, self.branching), strict=True):
+            array[pairs] = new
 
     def _set_absent_pairs(self, pairs: Longs) -> None:
-        """Pairs that do not exist: each is the reset, of which all is known."""
+        """Give pairs that do not exist the reset, which is known."""
         low, high, q, moved = self._interval_ends
         low[pairs, 0], high[pairs, 0], q[pairs], moved[pairs] = 1.0, 1.0, 0.0, 0.0
 
     def _grow_arrays(self) -> None:
-        """Places for the pairs and the successors that the counts made room for."""
+        """Follow the counts to more pairs and successors."""
         shape, old = self.counts.successor.shape, self.sampled_counts.shape
         if old == shape:
             return
         room = [(0, new - before) for new, before in zip(shape, old, strict=True)]
         self.sampled_counts = np.pad(self.sampled_counts, room)
-        nothing = (0.0, 0.0, 1.0, 1.0)
+        fill = (0.0, 0.0, 1.0, 1.0)  # nothing is known about a new pair
         self._interval_ends = IntervalEnds(
-            *(np.pad(a, room[: a.ndim], constant_values=v) for a, v in zip(self._interval_ends, nothing, strict=True))
+            *(np.pad(a, room[: a.ndim], constant_values=v) for a, v in zip(self._interval_ends, fill, strict=True))
         )

@@ -14,7 +14,7 @@ import click
 from adagoal import parallel
 from adagoal.cli import options
 from adagoal.compare.experiment import Experiment, ExperimentInfo
-from adagoal.core.errors import EXIT_UNFINISHED, InputError
+from adagoal.core.errors import ExitCode, InputError
 
 if TYPE_CHECKING:  # imported where they are used: --help should not wait for them
     from adagoal.compare.experiment_runner import ExperimentProgress
@@ -82,7 +82,7 @@ def run_experiment_command(
         rows = {name: report.rows for name, report in reports.items()}
         click.echo(json.dumps(rows if len(parts) > 1 or "" not in parts else rows[""], indent=1))
     if not all(report.finished for report in reports.values()):
-        raise click.exceptions.Exit(EXIT_UNFINISHED)
+        raise click.exceptions.Exit(ExitCode.UNFINISHED)
 
 
 def load_experiments(asked: ExperimentInfo) -> Mapping[str, Experiment]:
@@ -96,7 +96,7 @@ def _exit_unfinished(reason: str, display: ExperimentProgress, out: Path) -> NoR
     """Say what is kept."""
     kept = f"{display.n_done} of {display.n_total} runs are kept in {out}"
     click.echo(f"{reason}: {kept}; the same command goes on", err=True)
-    raise click.exceptions.Exit(EXIT_UNFINISHED) from None
+    raise click.exceptions.Exit(ExitCode.UNFINISHED) from None
 
 
 # ``adagoal compare``: methods and goal rules of the user's choice, side by side.

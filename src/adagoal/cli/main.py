@@ -207,7 +207,7 @@ def run_command_line(
         return _print_error(error.format_message())
     except (KeyboardInterrupt, click.Abort):
         click.echo("interrupted", err=True)
-        return errors.EXIT_INTERRUPTED
+        return errors.ExitCode.INTERRUPTED
     except OSError as error:
         return _print_error(
             _append_notes(f"{error.filename}: {error.strerror}" if error.filename is not None else str(error), error)
@@ -241,4 +241,4 @@ def _print_error(message: str) -> int:
     click.echo(
         "error: " + (text if len(text) <= MAX_ERROR_CHARACTERS else text[:MAX_ERROR_CHARACTERS] + " ..."), err=True
     )
-    return errors.EXIT_BAD_INPUT
+    return errors.ExitCode.BAD_INPUT

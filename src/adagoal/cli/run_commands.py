@@ -209,7 +209,7 @@ def audit(folder: Path, env: str | None, trust: bool, as_json: bool) -> None:
         verdict = api.audit(result, env, trust=trust)
     click.echo(json.dumps(verdict.to_dict(), indent=1) if as_json else verdict.table())
     if not verdict.ok:
-        raise click.exceptions.Exit(errors.EXIT_CONTRADICTED)
+        raise click.exceptions.Exit(errors.ExitCode.CONTRADICTED)
 
 
 @click.command(epilog="Example: adagoal play runs/lake --goal 12 --episodes 1000")
@@ -266,7 +266,7 @@ def play(folder: Path, as_json: bool, **given: Any) -> None:
             )
         Console().print(table)
     if not all(trial.agrees for trial in trials):
-        raise click.exceptions.Exit(errors.EXIT_CONTRADICTED)
+        raise click.exceptions.Exit(errors.ExitCode.CONTRADICTED)
 
 
 def _goal_by_label(result: Result, label: str) -> int:

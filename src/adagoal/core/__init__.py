@@ -1,4 +1,4 @@
-"""What every package may use: environments, plans and counts as the loop sees them, errors, checks, types, files."""
+"""Shared by every package: environments, plans and counts, goal spaces, random streams, errors, checks and files."""
 
 from pathlib import Path
 

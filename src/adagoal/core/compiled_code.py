@@ -1,9 +1,14 @@
-"""Remove cached Numba code whose callees have changed.
+"""Compiled code: the caches of Numba and JAX, and threads for compiled functions.
 
-Numba caches compiled functions in ``__pycache__``, in the user's cache folder, or in ``NUMBA_CACHE_DIR``. It compiles a
-function again when the file of that function changes, but not when a function that it calls, and has inlined, changes
+*Numba* caches compiled functions in ``__pycache__``, in the user's cache folder, or in ``NUMBA_CACHE_DIR``. It compiles
+a function again when the file of that function changes, but not when a function that it calls, and has inlined, changes
 in another file. So this module removes the cache entries of every module that imports a changed module, directly or
 through others.
+
+*JAX* keeps compiled programs in ``~/.cache/adagoal`` (or ``$XDG_CACHE_HOME/adagoal``), in one folder per kind of
+processor: machines may share a home folder, and code for one processor may crash on another. JAX names an entry after
+the program, its own version, the device and the compiler options. It never overwrites an entry, so one that was cut off
+by a kill or a full disk would stay broken; this module removes such entries.
 """
 
 from __future__ import annotations
@@ -26,7 +31,7 @@ def remove_stale_numba_cache(package: Path) -> None:
     entries = list(_numba_cache_entries({path.parent for path in sources}))
     newest = max(sources.values(), default=0)
     if all(written >= newest for _, _, written in entries):
-        return  # the common case: no file has changed, so the imports need not be read
+        return  # the common case: no file has changed, so the imports need not be parsed
     changed = _latest_source_changes(package, sources)
     for entry, source, written in entries:
         if written < changed.get(source, newest):
@@ -36,13 +41,15 @@ def remove_stale_numba_cache(package: Path) -> None:
 
 def _numba_cache_entries(folders: set[Path]) -> Iterator[tuple[Path, Path, int]]:
     """Yield (index file, source file, modification time) of everything that Numba has cached for these folders."""
-    own, cache = os.environ.get("NUMBA_CACHE_DIR"), os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    override = os.environ.get("NUMBA_CACHE_DIR")
+    cache = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
     for folder in folders:
+        # Numba's own naming of the folder that stands for a source folder
         name = f"{folder.name}_{hashlib.sha1(str(folder).encode(), usedforsecurity=False).hexdigest()}"
-        for place in (folder / "__pycache__", Path(cache, "numba", name), *([Path(own, name)] if own else [])):
-            for entry in place.glob("*.nbi"):  # named MODULE.FUNCTION-LINE.VERSION.nbi
-                with contextlib.suppress(OSError):
-                    yield entry, folder / f"{entry.name.partition('.')[0]}.py", entry.stat().st_mtime_ns
+        cached = folder / "__pycache__", Path(cache, "numba", name), *([Path(override, name)] if override else [])
+        for entry in (entry for path in cached for entry in path.glob("*.nbi")):  # MODULE.FUNCTION-LINE.VERSION.nbi
+            with contextlib.suppress(OSError):
+                yield entry, folder / f"{entry.name.partition('.')[0]}.py", entry.stat().st_mtime_ns
 
 
 def _latest_source_changes(package: Path, sources: dict[Path, int]) -> dict[Path, int]:
@@ -72,24 +79,16 @@ def _imported_files(package: Path, path: Path) -> Iterator[Path]:
                 yield package.parent.joinpath(*name.split(".")).with_suffix(".py")
 
 
-# Programs that JAX compiles are kept in a folder of the user's, so that the next process need not compile them again.
-#
-# JAX keeps them under ``JAX_COMPILATION_CACHE_DIR`` where that is set, and then nothing is done here. Otherwise they
-# are in ``~/.cache/adagoal`` (or ``$XDG_CACHE_HOME/adagoal``), apart for every kind of processor: homes are shared by
-# machines, and what was compiled for one may not run on another. What JAX itself makes of a program (its own version,
-# the device, the compiler's options) is part of an entry's name. ``JAX_ENABLE_COMPILATION_CACHE=false`` switches it
-# off.
-#
-# What cannot be read is compiled again, and what cannot be written is not kept; neither is worth a word. JAX does not
-# write an entry anew, so that one that was cut off (a kill, a full disk) would never be of use again: it is removed.
-
-
 MIN_COMPILE_SECONDS = 0.1
-"""Seconds of compilation from which on a program is kept."""
+"""JAX keeps programs that took at least this long to compile; a test sets it to zero to keep all of them."""
 
 
 def enable_jax_cache() -> None:
-    """Keep programs from now on, in this process. Where there is no place for them nothing changes."""
+    """Let JAX keep compiled programs in the user's cache folder; do nothing if the folder cannot be written.
+
+    The setting ``JAX_COMPILATION_CACHE_DIR`` wins over this function. ``JAX_ENABLE_COMPILATION_CACHE=false`` switches
+    the cache off.
+    """
     import jax
 
     config: Any = jax.config
@@ -99,7 +98,7 @@ def enable_jax_cache() -> None:
         folder = _jax_cache_folder()
         folder.mkdir(parents=True, exist_ok=True)
         _remove_broken_entries(folder)
-    except (OSError, RuntimeError):  # a home that cannot be written, or none at all
+    except (OSError, RuntimeError):  # the home folder is missing or read-only
         return
     warnings.filterwarnings("ignore", message="Error (reading|writing) persistent compilation cache entry")
     config.update("jax_compilation_cache_dir", str(folder))
@@ -109,22 +108,22 @@ def enable_jax_cache() -> None:
 def _jax_cache_folder() -> Path:
     import llvmlite.binding as llvm
 
-    kind = f"{llvm.get_host_cpu_name()} {llvm.get_host_cpu_features().flatten()}"
-    home = os.environ.get("XDG_CACHE_HOME", "")
-    where = Path(home) if os.path.isabs(home) else Path.home() / ".cache"
-    return where / "adagoal" / hashlib.sha256(kind.encode()).hexdigest()[:12]
+    processor = f"{llvm.get_host_cpu_name()} {llvm.get_host_cpu_features().flatten()}"
+    given = os.environ.get("XDG_CACHE_HOME", "")
+    cache = Path(given) if os.path.isabs(given) else Path.home() / ".cache"
+    return cache / "adagoal" / hashlib.sha256(processor.encode()).hexdigest()[:12]
 
 
 def _remove_broken_entries(folder: Path) -> None:
     for path in folder.glob("*-cache"):
-        with contextlib.suppress(OSError):  # another process may have removed it, or nobody can
+        with contextlib.suppress(OSError):  # another process removed it, or the folder is read-only
             if not _is_complete_entry(path.read_bytes()):
                 path.unlink()
 
 
 def _is_complete_entry(entry: bytes) -> bool:
-    """Whether what JAX compressed is all there; of another format than zlib's only that it is not empty."""
-    if entry[:1] != b"\x78":
+    """Return whether a zlib stream is complete; JAX may use another format, of which only emptiness is tested."""
+    if entry[:1] != b"\x78":  # the first byte of every zlib stream
         return bool(entry)
     stream = zlib.decompressobj()
     try:
@@ -134,18 +133,18 @@ def _is_complete_entry(entry: bytes) -> bool:
     return stream.eof
 
 
-# Jobs side by side: compiled functions, which let go of the interpreter, in threads.
-
-
 def run_jobs_in_threads(jobs: Sequence[Callable[[], None]], threads: Executor | None) -> None:
-    """Do all jobs, in these threads or without any. None of them is left running, whatever is raised."""
+    """Run jobs that release the interpreter lock, in ``threads`` or, if None, one after the other.
+
+    Returns or raises only when no job is running any more, because jobs write into arrays of the caller.
+    """
     if threads is None:
         for job in jobs:
             job()
         return
-    begun = [threads.submit(job) for job in jobs]
+    futures = [threads.submit(job) for job in jobs]
     try:
-        for one in begun:
-            one.result()
+        for future in futures:
+            future.result()
     finally:
-        wait(begun)
+        wait(futures)

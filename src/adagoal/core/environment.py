@@ -1,4 +1,4 @@
-"""What the loop asks of a world: play the current plan for a while and count what happens."""
+"""The interface between learners and environments: plans, rollout outcomes, and the protocol of an environment."""
 
 from __future__ import annotations
 
@@ -14,101 +14,81 @@ from adagoal.core.local_backup import LocalLowerBounds
 from adagoal.core.transition_data import TransitionCounts
 from adagoal.core.types import Actions, Floats, GridLayout, Longs, ObservedStates
 
-NO_LIMIT = 2**62
-OTHER_GOALS = -2
-"""The goal of a state, in a plan, that is one of those without a column of their own."""
+NO_LIMIT = 2**62  # a count that is never reached; 2**63 - 1 would overflow when a few are added to it
+OTHER_GOALS = -2  # entry of ExplorationPlan.goals_of_states: a goal without a column of its own
 
 
 @dataclass(frozen=True)
 class ExplorationPlan:
-    """Goal-conditioned exploration policies, and when to come back for new ones.
+    """Goal-conditioned exploration policies, and the conditions for a new plan.
 
-    The columns are the goals that the learner tells apart. A column whose ``goal_state`` is -1 stands for all other
-    goals: it is reached when any new state is, or one whose goal is :data:`OTHER_GOALS`. Where goals are sets of
-    states, ``goal_state`` is the number of the goal.
+    Every goal that the learner distinguishes has a column. The column with ``goal_state`` -1 stands for all other
+    goals. It is reached in any new state, and in any state whose goal is :data:`OTHER_GOALS`.
     """
 
     policy: Actions | LocalLowerBounds
-    """[T, S, columns]: actions; T = 1 is stationary, T = H has one table per stage of the episode. Or lower bounds,
-    which every step raises where it is taken, and greedy actions for them."""
-    goal_state: Longs
-    """[columns]"""
-    max_episode_steps: int
-    """Steps after which an episode ends without success."""
-    replan_thresholds: Longs
-    """[X]: come back as soon as a pair has been tried this often."""
-    goals_of_states: Longs | None = None
-    """[S, W]: the goals that each state belongs to (:mod:`adagoal.core.goal_space`); each its own where not given."""
-    max_steps: int = NO_LIMIT
-    """Come back after so many steps, at the latest."""
+    """Actions [T, S, columns]: T = 1 is stationary, T = H has one table per stage. Or lower bounds with their greedy
+    actions, which the episode loop backs up in every state that it visits."""
+    goal_state: Longs  # [columns]: the state, or the number of the goal if goals are sets
+    max_episode_steps: int  # an episode of this length ends without success
+    replan_thresholds: Longs  # [X]: the rollout ends as soon as a pair has been tried this often
+    goals_of_states: Longs | None = None  # [S, W], see goal_space.py; None: every state is its own goal
+    max_steps: int = NO_LIMIT  # the rollout ends after this many steps
 
 
 @dataclass
 class RolloutOutcome:
-    """What a rollout did."""
+    """The number of steps of a rollout, and the episodes that ended in it."""
 
     steps: int = 0
-    goals: list[int] = field(default_factory=list)
-    """The goal state (or -1) of every episode that ended."""
+    goals: list[int] = field(default_factory=list)  # the goal of each episode, -1 for the column of all other goals
     reached: list[bool] = field(default_factory=list)
 
 
 class TabularEnv(Protocol):
-    """An environment with discrete states and a reset, as the loop sees it.
+    """An environment with discrete states and a reset.
 
-    A rollout goes on from where the last one stopped: an episode that was interrupted for replanning
-    continues under the new plan if its goal still has weight, else a new goal is drawn on the spot (the
-    policy may reset by itself). Resets count as steps.
+    A rollout continues where the last one stopped. If replanning interrupted an episode, the episode continues under
+    the new plan as long as its goal has weight. Otherwise a new goal is drawn on the spot, without a reset: the policy
+    of that goal may choose to reset. Resets count as steps.
     """
 
     name: str
     n_actions: int
     start: int
-    state_bound: int
-    """An upper bound on the number of states, for the union bounds."""
-    pair_bound: int
-    """An upper bound on the number of pairs of a state and an action that it has."""
-    start_is_certain: bool
-    """Whether a reset leads to ``start`` by definition; where that is only believed, a certificate pays for it."""
+    state_bound: int  # upper bound on the number of states, for union bounds
+    pair_bound: int  # upper bound on the number of state-action pairs
+    start_is_certain: bool  # False: the fixed start is an assumption, and certificates spend some delta on it
     uses_action_masks: bool
-    """Whether actions that a state does not have are left out (:meth:`Counts.mark_absent_pairs`), which not every
-    method can. If not, a known model has them lead to the start, and an environment is given them to do as it likes."""
-    initial_states: int
-    """How many states to allocate at first."""
+    """Whether to treat unavailable actions as absent (:meth:`TransitionCounts.mark_absent_pairs`); the method decides.
+    If False, they lead to the start in a known model, and are passed to ``env.step`` otherwise."""
+    initial_states: int  # number of states to allocate at first
     layout: GridLayout | None
     labels: tuple[str, ...]
-
-    mixture: LinearMixture | None
-    """The known kernels that the world is said to be a mixture of, if it is."""
+    mixture: LinearMixture | None  # the known kernels, if the environment is a linear mixture
 
     @property
     def warnings(self) -> list[str]:
-        """What a user should know about the environment, one line each."""
-        ...
+        """Problems that the user should know, one line each."""
 
     @property
     def void_reasons(self) -> list[str]:
-        """Reasons for which no certificate can be given, one line each: checks that it rests on have failed."""
-        ...
+        """Failed checks that make every certificate void, one line each."""
 
     def assign_states_to_goals(self, space: GoalSpace) -> bool:
-        """Add every state to the goal space, with its observation and label: those known now, others when found.
+        """Add every state to the goal space: known states now, the others as they are discovered.
 
-        A state that is no observation (a virtual start) belongs to no goal. True where all states are known now.
+        States without an observation (a virtual start) belong to no goal. Returns whether all states are known now.
         """
-        ...
 
     def observed_states(self) -> ObservedStates | None:
-        """How states are known by their observations; None where they have none."""
-        ...
+        """Return the digests by which observations are mapped to states, or None without observations."""
 
     def add_warning(self, line: str) -> None:
-        """Add a warning, once."""
-        ...
+        """Add a warning, unless it is already there."""
 
     def add_void_reason(self, line: str) -> None:
-        """Add a reason for which certificates are void, once."""
-        ...
+        """Add a failed check, unless it is already there."""
 
     def rollout(
         self,
@@ -119,22 +99,20 @@ class TabularEnv(Protocol):
         max_steps: int,
         max_episodes: int,
     ) -> RolloutOutcome:
-        """Play episodes, goals drawn in proportion to ``weights`` [columns], until the plan or a limit says stop."""
-        ...
+        """Play episodes until the plan or a limit ends the rollout, and count every transition.
+
+        The goal of an episode is drawn in proportion to ``weights`` [columns].
+        """
 
     def reset_with_seed(self, seed: int) -> None:
-        """Back to the start, with all randomness of the world's own seeded anew."""
-        ...
+        """Return to the start and reseed the environment's own randomness."""
 
     @property
     def is_restorable(self) -> bool:
-        """True where :meth:`state` captures everything."""
-        ...
+        """Whether :meth:`state` captures everything."""
 
     def state(self) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
-        """Arrays and JSON-ready facts from which :meth:`restore` goes on bit for bit."""
-        ...
+        """Return arrays and JSON facts from which :meth:`restore` continues bit for bit."""
 
     def restore(self, arrays: dict[str, NDArray[Any]], facts: dict[str, Any]) -> None:
-        """The inverse of :meth:`state`."""
-        ...
+        """Continue from a saved :meth:`state`."""

@@ -1,7 +1,8 @@
-"""How the interval of every goal shrank: a few snapshots of a run, kept for its report.
+"""One exploration in progress: the protocols of its estimates, its state, and its history.
 
-A snapshot is taken whenever the steps have grown by a quarter, so that a run of any length has a few dozen. Numbers are
-single precision: they are drawn, and nothing is concluded from them.
+A method provides *estimates* (:class:`GoalEstimates`): a distance D and an error E per goal, computed from transition
+counts. :class:`ExplorationRun` joins them with an environment and a goal rule, and records steps, episodes, attempts
+per goal and snapshots of all bounds. The loops that drive a run are in loop.py and baselines/self_directed.py.
 """
 
 from __future__ import annotations
@@ -10,7 +11,8 @@ import contextlib
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from enum import IntEnum
+from typing import Any, ClassVar, Protocol
 
 import numba
 import numpy as np
@@ -20,29 +22,167 @@ from numpy.typing import NDArray
 from adagoal import goal_rules
 from adagoal.core.environment import ExplorationPlan, RolloutOutcome, TabularEnv
 from adagoal.core.errors import Status
-from adagoal.core.file_formats import ArraySchema, ArraySpec
+from adagoal.core.file_formats import (
+    COUNT_SCHEMA,
+    ArraySchema,
+    ArraySpec,
+    check_arrays,
+    check_json_value,
+    object_schema,
+)
 from adagoal.core.goal_space import GoalSpace
 from adagoal.core.transition_data import TransitionCounts
 from adagoal.core.types import Actions, Bools, Floats, Longs
 from adagoal.goal_rules import GoalInfo, GoalRule
 
-SNAPSHOT_STEP_GROWTH = 1.25
-GOAL_UNSEEN, GOAL_OPEN, GOAL_DONE, GOAL_BEYOND = range(4)
-"""How a goal stood: never seen, error above epsilon, error at most epsilon, or D beyond the radius."""
+RECENT_RATE, PREVIOUS_RATE = 0.2, 0.05  # rates of the two moving averages of success in GoalAttempts
+OPTIONAL_RULE_FIELDS = frozenset({"visits", "successes", "recent", "previous"})
+"""Fields of :class:`~adagoal.goal_rules.GoalInfo` that are computed only for rules that declare them."""
 
-BOUNDS_HISTORY_SCHEMA: ArraySchema = {
+
+class GoalStanding(IntEnum):
+    """How a goal stood in a snapshot; the report's script knows these numbers."""
+
+    UNSEEN = 0
+    OPEN = 1  # error above epsilon
+    DONE = 2  # error at most epsilon
+    BEYOND = 3  # D beyond the radius
+
+
+BOUNDS_HISTORY_SCHEMA: ArraySchema = {  # F snapshots of P goals; single precision, since they are only drawn
     "past_steps": ArraySpec("int64", ("F",), low=0, increasing=True),
     "past_episodes": ArraySpec("int64", ("F",), low=0),
     "past_goals": ArraySpec("int64", ("P",), low=0, increasing=True),
     "past_lower": ArraySpec("float32", ("F", "P"), low=0, finite=False),
     "past_upper": ArraySpec("float32", ("F", "P"), low=0, finite=False),
-    "past_stand": ArraySpec("int8", ("F", "P"), low=GOAL_UNSEEN, high=GOAL_BEYOND),
+    "past_stand": ArraySpec("int8", ("F", "P"), low=min(GoalStanding), high=max(GoalStanding)),
 }
-"""F snapshots of P goals."""
+
+
+class GoalEstimates(Protocol):
+    """The answer of a method so far, and its checkpoints. Goals with equal estimates may share a column."""
+
+    name: str
+    guarantee: bool
+    counts: TransitionCounts
+    L: float
+    epsilon: float
+    column: Longs  # [N]: the column of every goal
+    goal_state: Longs  # [columns]: the goal of a column (a state, or the number of a set), -1 for all unseen goals
+    plans: int
+
+    @property
+    def goals(self) -> Longs:
+        """The goal space [G]."""
+
+    @property
+    def D(self) -> Floats:
+        """Optimistic distances [columns], at most L for the goals of the answer."""
+
+    @property
+    def E(self) -> Floats:
+        """Errors [columns]."""
+
+    def distance_bounds(self, goal: int) -> tuple[float, float]:
+        """Lower bound on the optimal expected steps from s0 to the goal, and upper bound on those of its policy."""
+
+    def goal_policy(self, goal: int) -> Actions:
+        """Return the policy [T, S] for the goal."""
+
+    def extra_arrays(self) -> dict[str, NDArray[Any]]:
+        """Return arrays of this method that belong to the result, for instance the weights of a mixture."""
+
+    def state(self) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
+        """Return arrays and JSON facts from which :meth:`restore` continues bit for bit."""
+
+    def restore(self, arrays: dict[str, NDArray[Any]], facts: dict[str, Any]) -> None:
+        """Continue from a saved :meth:`state`; the counts are restored before."""
+
+
+class PlanningEstimates(GoalEstimates, Protocol):
+    """Estimates for :func:`adagoal.loop.run_exploration`, with one exploration policy per column.
+
+    ``D`` and ``E`` may be out of date for columns that the goal rule did not want, but they stay valid: D is never
+    above the optimal distance, E never below the remaining error.
+    """
+
+    episodes_per_plan: int
+
+    def refresh_columns(self, wanted: Bools) -> bool:
+        """Update some of the wanted columns; return False if all were up to date. Call it until it returns False."""
+
+    def exploration_plan(self) -> ExplorationPlan:
+        """Return the policies to explore with."""
+
+
+class SupportsRadiusCurriculum(PlanningEstimates, Protocol):
+    """Estimates whose radius can grow in a curriculum (label ``cor_UB_increasingL``)."""
+
+    def set_radius(self, L: float, stage: int) -> None:
+        """Continue with a larger radius, as stage 1, 2, ... of the curriculum."""
+
+
+class SupportsFinalize(PlanningEstimates, Protocol):
+    """Estimates that postpone some updates to the end of the run."""
+
+    def finalize(self, wanted: Bools) -> None:
+        """Update the wanted columns for a final result, with bounded work. The run cannot continue afterwards."""
+
+
+class SavedEstimates:
+    """Base class of estimates whose checkpoint consists of the attributes that the two schemas name."""
+
+    ARRAY_SCHEMA: ClassVar[ArraySchema] = {}
+    FACTS_SCHEMA: ClassVar[dict[str, Any]] = {"plans": COUNT_SCHEMA}
+    plans: int
+
+    def _axis_sizes(self) -> dict[str, int]:
+        """Sizes of the axes that ``ARRAY_SCHEMA`` names."""
+        raise NotImplementedError
+
+    def _check_saved(self, arrays: dict[str, NDArray[Any]], facts: dict[str, Any], sizes: dict[str, int]) -> None:
+        """Raise a ``ValueError`` if a checkpoint contradicts itself or the counts; types and ranges are checked."""
+
+    def extra_arrays(self) -> dict[str, NDArray[Any]]:
+        """Return no arrays beside the standard ones."""
+        return {}
+
+    def state(self) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
+        """Return the attributes that the schemas name."""
+        arrays = {name: getattr(self, name) for name in self.ARRAY_SCHEMA}
+        return arrays, {name: getattr(self, name) for name in self.FACTS_SCHEMA}
+
+    def restore(self, arrays: dict[str, NDArray[Any]], facts: dict[str, Any]) -> None:
+        """Check a saved :meth:`state`, then set the attributes."""
+        check_json_value(object_schema(**self.FACTS_SCHEMA), facts)
+        sizes = check_arrays(self.ARRAY_SCHEMA, arrays, self._axis_sizes())
+        self._check_saved(arrays, facts, sizes)
+        for name in self.ARRAY_SCHEMA:
+            setattr(self, name, np.array(arrays[name]))
+        for name in self.FACTS_SCHEMA:
+            setattr(self, name, facts[name])
+
+
+class EstimatesPerGoal(SavedEstimates):
+    """Base class of estimates with one column for every goal, seen or not."""
+
+    def __init__(self, counts: TransitionCounts, L: float, epsilon: float, space: GoalSpace | None) -> None:
+        self.counts, self.L, self.epsilon = counts, L, epsilon
+        self.space = space or GoalSpace.from_states(counts.n_states, counts.n_states)
+        self.goals = self.goal_state = self.space.goal_numbers
+        self.column = np.full(self.space.n_goal_numbers, -1)
+        self.column[self.goals] = np.arange(len(self.goals))
+        self.plans = 0
+
+    def _axis_sizes(self) -> dict[str, int]:
+        return {"S": self.counts.n_states, "A": self.counts.n_actions, "G": len(self.goals)}
 
 
 class BoundsHistory:
-    """Snapshots of the bounds of all goals; there may be more goals in a later one."""
+    """Snapshots of the bounds of all goals, for the report; later snapshots may have more goals.
+
+    A snapshot is due whenever the steps have grown by a quarter, so a run of any length has a few dozen.
+    """
 
     def __init__(self) -> None:
         self.steps: list[int] = []
@@ -51,28 +191,30 @@ class BoundsHistory:
         self._snapshot_rows: dict[str, list[NDArray[Any]]] = {"past_lower": [], "past_upper": [], "past_stand": []}
 
     def is_snapshot_due(self, steps: int) -> bool:
-        """Whether it is time for the next snapshot."""
-        return not self.steps or (steps > self.steps[-1] and steps >= SNAPSHOT_STEP_GROWTH * self.steps[-1])
+        """Return whether the steps have grown by a quarter since the last snapshot."""
+        return not self.steps or (steps > self.steps[-1] and steps >= 1.25 * self.steps[-1])
 
-    def take_snapshot(self, steps: int, episodes: int, answer: GoalEstimates) -> None:
-        """Take a snapshot."""
-        self.goals = np.array(answer.goals, np.int64)
-        columns = answer.column[self.goals]
-        D, E, seen = answer.D[columns], answer.E[columns], answer.goal_state[columns] >= 0
+    def take_snapshot(self, steps: int, episodes: int, estimates: GoalEstimates) -> None:
+        """Record the bounds and the standing of every goal."""
+        self.goals = np.array(estimates.goals, np.int64)
+        columns = estimates.column[self.goals]
+        D, E, seen = estimates.D[columns], estimates.E[columns], estimates.goal_state[columns] >= 0
         bounds = np.tile(np.array([[0.0], [np.inf]]), len(self.goals))
-        for place in np.flatnonzero(seen):
-            bounds[:, place] = answer.distance_bounds(int(self.goals[place]))
-        stand = np.where(answer.L >= D, np.where(answer.epsilon < E, GOAL_OPEN, GOAL_DONE), GOAL_BEYOND)
+        for i in np.flatnonzero(seen):
+            bounds[:, i] = estimates.distance_bounds(int(self.goals[i]))
+        within = np.where(estimates.epsilon < E, GoalStanding.OPEN, GoalStanding.DONE)
+        standing = np.where(estimates.L >= D, within, GoalStanding.BEYOND)
         self.steps.append(steps)
         self.episodes.append(episodes)
-        for name, row in zip(self._snapshot_rows, (*bounds, np.where(seen, stand, GOAL_UNSEEN)), strict=True):
+        rows = *bounds, np.where(seen, standing, GoalStanding.UNSEEN)
+        for name, row in zip(self._snapshot_rows, rows, strict=True):
             self._snapshot_rows[name].append(row.astype(BOUNDS_HISTORY_SCHEMA[name].dtype))
 
     def to_arrays(self) -> dict[str, NDArray[Any]]:
-        """The arrays of :data:`BOUNDS_HISTORY_SCHEMA`."""
-        empty = {"past_lower": 0.0, "past_upper": np.inf, "past_stand": GOAL_UNSEEN}
+        """Return the arrays of :data:`BOUNDS_HISTORY_SCHEMA`."""
+        unseen = {"past_lower": 0.0, "past_upper": np.inf, "past_stand": GoalStanding.UNSEEN}
         tables = {
-            name: np.full((len(rows), len(self.goals)), empty[name], BOUNDS_HISTORY_SCHEMA[name].dtype)
+            name: np.full((len(rows), len(self.goals)), unseen[name], BOUNDS_HISTORY_SCHEMA[name].dtype)
             for name, rows in self._snapshot_rows.items()
         }
         for name, rows in self._snapshot_rows.items():
@@ -83,25 +225,16 @@ class BoundsHistory:
 
     @staticmethod
     def from_arrays(arrays: dict[str, NDArray[Any]]) -> BoundsHistory:
-        """From arrays that keep to the schema."""
-        past = BoundsHistory()
-        past.steps, past.episodes = arrays["past_steps"].tolist(), arrays["past_episodes"].tolist()
-        past.goals = np.array(arrays["past_goals"])
-        past._snapshot_rows = {name: list(np.array(arrays[name])) for name in past._snapshot_rows}
-        return past
-
-
-# One exploration in progress, and what it is made of: estimates, attempts, a trace.
-
-
-OPTIONAL_RULE_FIELDS = frozenset({"visits", "successes", "recent", "previous"})
-"""Fields of :class:`~adagoal.goal_rules.GoalInfo` that are made for rules that need them."""
-RECENT_RATE, PREVIOUS_RATE = 0.2, 0.05
-"""Rates of the two moving averages of success: recent and previous."""
+        """Return the history that arrays of the schema describe."""
+        history = BoundsHistory()
+        history.steps, history.episodes = arrays["past_steps"].tolist(), arrays["past_episodes"].tolist()
+        history.goals = np.array(arrays["past_goals"])
+        history._snapshot_rows = {name: list(np.array(arrays[name])) for name in history._snapshot_rows}
+        return history
 
 
 class GoalAttempts:
-    """How often every goal was aimed at, how often it was reached, and whether that is changing."""
+    """Episodes and successes per goal, with a fast and a slow moving average of success."""
 
     ARRAY_NAMES = ("total", "reached", "recent", "previous")
 
@@ -109,7 +242,7 @@ class GoalAttempts:
         self.total, self.reached, self.recent, self.previous = np.zeros((4, n_states))
 
     def add_episodes(self, goals: list[int], reached: list[bool]) -> None:
-        """Episodes, in their order; a goal of -1 ("any state never seen") is nobody's attempt."""
+        """Add episodes in order; those with the goal -1 ("any unseen state") are not attempts at a goal."""
         if goals:
             self._grow_arrays(max(goals))
             update_attempt_arrays(
@@ -117,17 +250,16 @@ class GoalAttempts:
             )
 
     def arrays_of_goals(self, goals: Longs, needs: frozenset[str]) -> tuple[Floats, ...]:
-        """The four arrays over the given goals; zeros for those that a rule does not need, but for the attempts."""
+        """Attempts, successes, recent and previous rate of the goals; zeros for fields that the rule does not need."""
         self._grow_arrays(int(goals.max(initial=-1)))
-        rest = {"successes": self.reached, "recent": self.recent, "previous": self.previous}
-        none = np.zeros(len(goals))
-        return self.total[goals], *(array[goals] if name in needs else none for name, array in rest.items())
+        optional = {"successes": self.reached, "recent": self.recent, "previous": self.previous}
+        zeros = np.zeros(len(goals))
+        return self.total[goals], *(array[goals] if name in needs else zeros for name, array in optional.items())
 
     def _grow_arrays(self, goal: int) -> None:
         if goal >= len(self.total):
             for name in self.ARRAY_NAMES:
-                array = getattr(self, name)
-                setattr(self, name, np.pad(array, (0, goal + 1)))
+                setattr(self, name, np.pad(getattr(self, name), (0, goal + 1)))
 
 
 @numba.njit(cache=True, nogil=True)
@@ -142,88 +274,14 @@ def update_attempt_arrays(goals, success, total, reached, recent, previous):  # 
             previous[g] += PREVIOUS_RATE * (success[i] - previous[g])
 
 
-class GoalEstimates(Protocol):
-    """What a method would answer now, and what it needs to go on later. Goals that look alike may share a column."""
-
-    name: str
-    guarantee: bool
-    counts: TransitionCounts
-    L: float
-    epsilon: float
-    column: Longs
-    """[N] the column of every goal"""
-    goal_state: Longs
-    """[columns] the goal behind a column (a state, or the number of a set), -1 for that of all goals never seen"""
-    plans: int
-
-    @property
-    def goals(self) -> Longs:
-        """[G] the goal space"""
-        ...
-
-    @property
-    def D(self) -> Floats:
-        """[columns] at most L for the goals of the answer"""
-        ...
-
-    @property
-    def E(self) -> Floats:
-        """[columns]"""
-        ...
-
-    def distance_bounds(self, goal: int) -> tuple[float, float]:
-        """Lower and upper bound on the expected number of steps from s0 to the goal (the upper one: of its policy)."""
-        ...
-
-    def goal_policy(self, goal: int) -> Actions:
-        """[T, S] the policy that is returned for the goal."""
-        ...
-
-    def extra_arrays(self) -> dict[str, NDArray[Any]]:
-        """Arrays of the method's own that belong to its answer, for instance the weights of a mixture."""
-        ...
-
-    def state(self) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
-        """Arrays and JSON-ready facts from which :meth:`restore` goes on bit for bit."""
-        ...
-
-    def restore(self, arrays: dict[str, NDArray[Any]], facts: dict[str, Any]) -> None:
-        """The inverse of :meth:`state`; the counts are restored already."""
-        ...
+# Numba reports compilation here. It is registered once, because one listener per rollout cost 1% of a small run.
+_compiler_timer = event.TimingListener()  # type: ignore[no-untyped-call]
+event.register("numba:compiler_lock", _compiler_timer)  # type: ignore[no-untyped-call]
 
 
-class PlanningEstimates(GoalEstimates, Protocol):
-    """What is believed about every goal, from the counts.
-
-    ``D`` and ``E`` may be out of date for columns that nobody asked for, but they must always be valid: D never above
-    the truth, E never below what is missing.
-    """
-
-    episodes_per_plan: int
-
-    def refresh_columns(self, wanted: Bools) -> bool:
-        """Bring wanted columns up to date; False where they were. May be called until it says False."""
-        ...
-
-    def exploration_plan(self) -> ExplorationPlan:
-        """The policies to explore with."""
-        ...
-
-
-class SupportsRadiusCurriculum(PlanningEstimates, Protocol):
-    """Estimates whose radius can grow in a curriculum (label ``cor_UB_increasingL``)."""
-
-    def set_radius(self, L: float, stage: int) -> None:
-        """Go on with a larger radius, as stage 1, 2, ... of the curriculum."""
-        ...
-
-
-class SupportsFinalize(PlanningEstimates, Protocol):
-    """Estimates of which some columns wait for their turn to be brought up to date."""
-
-    def finalize(self, wanted: Bools) -> None:
-        """Bring them up to date for an answer; the work is bounded, and the run does not go on from here."""
-        ...
+def _seconds_without_compilation() -> float:
+    compiled = _compiler_timer.duration if _compiler_timer.done else 0.0
+    return time.perf_counter() - float(compiled)
 
 
 @dataclass
@@ -232,26 +290,19 @@ class ExplorationRun:
 
     env: TabularEnv
     estimates: GoalEstimates
-    """Estimates for :func:`explore`; a method that ignores goal rules has a loop of its own
-    (baselines/self_directed.py)."""
     goal_rule: GoalRule
     rng: np.random.Generator
     steps: int = 0
-    seconds: float = 0.0
-    """Wall time of goal selection, planning and stepping; without observers, saves and compilation."""
-    episode_goals: list[int] = field(default_factory=list)
-    """The goal of every episode, in order; -1 for 'any state never seen'."""
+    seconds: float = 0.0  # wall time of goal selection, planning and stepping, without observers, saves, compilation
+    episode_goals: list[int] = field(default_factory=list)  # goal of every episode; -1 for "any unseen state"
     episode_reached: list[bool] = field(default_factory=list)
     trace: list[tuple[int, int, float, int]] = field(default_factory=list)
-    """(steps, episodes, largest error of an open goal, open goals) whenever the steps have grown by 2%."""
+    """(steps, episodes, largest error of an open goal, open goals), whenever the steps have grown by 2%."""
     bounds_history: BoundsHistory = field(default_factory=BoundsHistory)
-    """The bounds of all goals, whenever the steps have grown by a quarter."""
     goal_attempts: GoalAttempts = field(default_factory=lambda: GoalAttempts(0))
-    goal_space: GoalSpace = field(default_factory=lambda: GoalSpace.from_states(0, 0))
-    """The goals; every state is one unless something else was asked for."""
+    goal_space: GoalSpace = field(default_factory=lambda: GoalSpace.from_states(0, 0))  # by default all states
     setting: Any = None
-    """The :class:`~adagoal.runs.exploration_settings.ExplorationSettings` of the run, for observers; None for a run
-    without one."""
+    """:class:`~adagoal.runs.exploration_settings.ExplorationSettings`, for observers; None in runs without settings."""
 
     def __post_init__(self) -> None:
         self._required_fields = goal_rules.required_fields(self.goal_rule, OPTIONAL_RULE_FIELDS)
@@ -260,37 +311,35 @@ class ExplorationRun:
 
     @contextlib.contextmanager
     def measure_seconds(self) -> Iterator[None]:
-        """Add the time that the block takes, less that of Numba's compiler, to ``seconds``."""
-        compiler = event.TimingListener()  # type: ignore[no-untyped-call]
-        began = time.perf_counter()
+        """Add the duration of the block, without Numba's compilation, to ``seconds``."""
+        began = _seconds_without_compilation()
         try:
-            with event.install_listener("numba:compiler_lock", compiler):
-                yield
+            yield
         finally:
-            self.seconds += time.perf_counter() - began - (compiler.duration if compiler.done else 0.0)
+            self.seconds += _seconds_without_compilation() - began
 
     @property
     def counts(self) -> TransitionCounts:
-        """The transitions seen so far."""
+        """The transitions observed so far."""
         return self.estimates.counts
 
     @property
     def status_of_own_rule(self) -> Status:
-        """The status of a run that its method's own rule has ended."""
+        """Status of a run that the method's own stopping rule has ended."""
         return Status.CERTIFIED if self.estimates.guarantee else Status.STOPPED
 
     def has_open_goals(self) -> bool:
-        """Whether there is an open goal (the stopping rule, eq. ``stopping_rule``, says that there is none)."""
+        """Return whether a goal is open; the stopping rule (eq. ``stopping_rule``) holds if not."""
         estimates = self.estimates
         return bool(any_column_open(estimates.D, estimates.E, estimates.L, estimates.epsilon))
 
     def open_columns(self) -> Bools:
-        """[columns] goals believed reachable whose error is still above epsilon."""
+        """Columns with D <= L and E > epsilon, as a mask."""
         estimates = self.estimates
         return (estimates.D <= estimates.L) & (estimates.E > estimates.epsilon)
 
     def goal_info(self) -> GoalInfo:
-        """What the goal rule may look at, one entry per goal of the goal space."""
+        """Return the input of the goal rule, one entry per goal of the goal space."""
         estimates, goals = self.estimates, self.estimates.goals
         columns = estimates.column[goals]
         total, reached, recent, previous = self.goal_attempts.arrays_of_goals(goals, self._required_fields)
@@ -309,7 +358,7 @@ class ExplorationRun:
         )
 
     def column_weights(self) -> Floats:
-        """The rule's weights, summed over the goals that share a column."""
+        """Weights of the goal rule [columns], summed over the goals that share a column."""
         weights = goal_rules.compute_weights(self.goal_rule, self.goal_info())
         columns = self.estimates.column[self.estimates.goals]
         return np.bincount(columns, weights, minlength=len(self.estimates.D)).astype(float)
@@ -317,7 +366,7 @@ class ExplorationRun:
 
 @numba.njit(cache=True, nogil=True)
 def any_column_open(D, E, L, epsilon):  # type: ignore[no-untyped-def]
-    """Whether a column is open, as :meth:`Run.open_columns` has it."""
+    """Return whether :meth:`ExplorationRun.open_columns` has one; without temporary arrays, as every rollout asks."""
     found = False
     for j in range(len(D)):
         found |= D[j] <= L and E[j] > epsilon
@@ -325,18 +374,18 @@ def any_column_open(D, E, L, epsilon):  # type: ignore[no-untyped-def]
 
 
 RunObserver = Callable[[ExplorationRun], bool | None]
-"""Called after every rollout; False ends the run, with everything learnt so far."""
+"""Called after every rollout; returning False ends the run, with everything learnt so far."""
 
 
 def record_rollout(run: ExplorationRun, outcome: RolloutOutcome) -> None:
-    """Take down what a rollout did."""
+    """Add the steps and episodes of a rollout to the run, its trace and its history."""
     run.steps += outcome.steps
     run.episode_goals += outcome.goals
     run.episode_reached += outcome.reached
     run.goal_attempts.add_episodes(outcome.goals, outcome.reached)
     if not run.trace or run.steps >= 1.02 * run.trace[-1][0]:
-        still = run.open_columns()
-        largest = float(run.estimates.E[still].max(initial=0.0))
-        run.trace.append((run.steps, len(run.episode_goals), largest, int(still.sum())))
+        still_open = run.open_columns()
+        largest = float(run.estimates.E[still_open].max(initial=0.0))
+        run.trace.append((run.steps, len(run.episode_goals), largest, int(still_open.sum())))
         if run.bounds_history.is_snapshot_due(run.steps):
             run.bounds_history.take_snapshot(run.steps, len(run.episode_goals), run.estimates)

@@ -1,17 +1,16 @@
-"""The goals of a run: sets of states, with numbers and names.
+"""The goals of a run: sets of states with numbers and names, and the labelers that assign states to goals.
 
-A goal is reached when any of its states is: V*_g is zero on the set, and one fixed function for every goal. That is all
-that the proofs ask for (docs/theory-more.md, "Goals that are sets").
+A goal is reached when any of its states is: V*_g is zero on the set. The proofs need nothing else, because every goal
+is one fixed function (docs/theory-more.md, "Goals that are sets").
 
-*States.* Every state is a goal of its own unless something else is asked for; its number is that of the state, and
-only some states may be chosen.
+*States.* By default every state is a goal, with the number of the state. The user may choose some of them.
 
-*Sets.* A :class:`GoalLabeler` says to which goals a state belongs, from its observation or its label. Goals are
-numbered in the order in which they are named or found. They may overlap, and some states may belong to none. Where
-states are numbered as they are found, so are the members of a goal, and a goal is seen once one of its states is.
+*Sets.* A :class:`GoalLabeler` returns the goals of a state, from its observation or its label. Goals are numbered in
+the order in which they are named or discovered. They may overlap, and a state may belong to none. In an environment
+whose states are discovered during the run, so are the members of a goal.
 
-Membership is held as ``at`` [S, W]: row s has the numbers of the goals that state s belongs to, and -1 in places that
-are not used. W = 1 unless goals overlap.
+Membership is an array ``goals_of_states`` [S, W]: row s has the numbers of the goals of state s, and -1 in unused
+entries. W = 1 unless goals overlap.
 """
 
 from __future__ import annotations
@@ -28,77 +27,76 @@ from adagoal.core.file_formats import ArraySchema, ArraySpec, check_arrays, chec
 from adagoal.core.types import Bools, Floats, Longs
 from adagoal.core.user_code import USER_CODE_SECTION
 
+GoalValue = bool | int | float | str | bytes | tuple["GoalValue", ...] | None
+ObservationFunction = Callable[[Any], Any]
 GOAL_NAMES_SCHEMA: dict[str, Any] = {"type": "array", "items": {"type": "string", "maxLength": 10_000}}
 
 
 class GoalLabeler(Protocol):
-    """What the user calls goals, as a function of one state (:mod:`adagoal.core.goal_space`)."""
+    """A function from states to goals, as the user defined them."""
 
-    names: tuple[str, ...]
-    """Goals that are there from the beginning"""
-    discovers_goals: bool
-    """Whether others are found on the way"""
+    names: tuple[str, ...]  # goals that exist from the beginning
+    discovers_goals: bool  # whether states may belong to other goals than these
 
     def __call__(self, state: int, observation: Any, label: str) -> list[str]:
-        """The names of the goals that a state belongs to."""
-        ...
+        """Return the names of the goals of a state."""
 
 
 class GoalSpace:
-    """The goals of a run; see the module's text."""
+    """The goals of a run, and the states of each."""
 
     ARRAY_SCHEMA: ClassVar[ArraySchema] = {"at": ArraySpec("int64", ("S", "W"), low=-1)}
 
-    def __init__(self, at: Longs, bound: int, chosen: Longs | None = None, sort: GoalLabeler | None = None) -> None:
-        self.goals_of_states = at
-        """[S, W] the goals of every state"""
-        self.goal_bound = bound
-        """How many goals there are, at most: what a union bound pays for"""
-        self.names: list[str] | None = None if sort is None else list(sort.names)
-        """[G] the names of the goals known so far; None where goals are states"""
-        self.chosen_states = chosen
-        """The states that are goals, where not all are"""
+    def __init__(
+        self,
+        goals_of_states: Longs,
+        goal_bound: int,
+        chosen_states: Longs | None = None,
+        labeler: GoalLabeler | None = None,
+    ) -> None:
+        self.goals_of_states = goals_of_states  # [S, W]
+        self.goal_bound = goal_bound  # upper bound on the number of goals, for union bounds
+        self.names: list[str] | None = None if labeler is None else list(labeler.names)
+        """Names of the goals known so far [G], or None if goals are states."""
+        self.chosen_states = chosen_states  # the states that are goals; None: all of them
+        self.members_complete = labeler is None  # whether the states of all goals are known
         self._number_of_name = {name: number for number, name in enumerate(self.names or ())}
-        self._labeler = sort
-        self._discovers_goals = sort is not None and sort.discovers_goals
-        self.members_complete = sort is None
-        """Whether the members of all goals are known"""
+        self._labeler = labeler
+        self._discovers_goals = labeler is not None and labeler.discovers_goals
         self._is_final = False
 
     @staticmethod
     def from_states(n_states: int, bound: int, chosen: Longs | None = None) -> GoalSpace:
-        """Every state, or every one of ``chosen``, is a goal of its own."""
+        """Make every state, or every state of ``chosen``, a goal; ``bound`` is that on the number of states."""
         space = GoalSpace(np.zeros((0, 1), np.int64), bound if chosen is None else len(chosen), chosen)
         space.grow_states(n_states)
         return space
 
     @staticmethod
-    def from_labeler(sort: GoalLabeler, n_states: int, bound: int) -> GoalSpace:
-        """Goals that a sorter names or finds; ``bound`` is that on the number of states. States are added with add."""
-        at = np.full((n_states, max(len(sort.names), 1)), -1)
-        return GoalSpace(at, bound if sort.discovers_goals else len(sort.names), sort=sort)
+    def from_labeler(labeler: GoalLabeler, n_states: int, bound: int) -> GoalSpace:
+        """Make a space of the labeler's goals, without members yet; ``bound`` is that on the number of states."""
+        empty = np.full((n_states, max(len(labeler.names), 1)), -1)
+        return GoalSpace(empty, bound if labeler.discovers_goals else len(labeler.names), labeler=labeler)
 
     @property
     def goals_are_states(self) -> bool:
-        """Whether goals are states."""
+        """Whether goals are states, not sets."""
         return self.names is None
 
     @property
     def goal_numbers(self) -> Longs:
-        """[G] the goals; where others may be found, one more number stands for them."""
+        """The goals [G]; while more may be discovered, one extra number stands for all of these."""
         if self.names is None:
             return np.arange(len(self.goals_of_states)) if self.chosen_states is None else self.chosen_states
         return np.arange(len(self.names) + (self._discovers_goals and len(self.names) < self.goal_bound))
 
     @property
     def n_goal_numbers(self) -> int:
-        """Numbers in use: one more than the largest."""
+        """Length of an array that is indexed by goal numbers."""
         return len(self.goals_of_states) if self.names is None else len(self.goal_numbers)
 
-    # --- members ----------------------------------------------------------------------------------------------
-
     def grow_states(self, n_states: int) -> None:
-        """Rows for more states: goals of their own, or members of none as far as is known."""
+        """Add rows for more states: each its own goal, or a member of no set yet."""
         rows = np.arange(len(self.goals_of_states), n_states)
         if not len(rows):
             return
@@ -108,10 +106,11 @@ class GoalSpace:
         self.goals_of_states = np.vstack([self.goals_of_states, new])
 
     def add_state(self, state: int, observation: Any, label: str) -> None:
-        """Sort a state that nothing is known of."""
+        """Ask the labeler for the goals of a new state."""
         if self._labeler is None or self.names is None:
             return
         found = self._labeler(state, observation, label)
+        # A random or stateful function would give goals without a fixed meaning. A second call detects most of them.
         if self._labeler(state, observation, label) != found:
             raise InputError(f"the same observation belongs to {found} at first and not the second time", "goals")
         self.grow_states(state + 1)
@@ -119,51 +118,42 @@ class GoalSpace:
             if name not in self._number_of_name:
                 self._number_of_name[name] = len(self.names)
                 self.names.append(name)
-            self._add_membership(state, self._number_of_name[name])
-
-    def _add_membership(self, state: int, goal: int) -> None:
-        free = np.flatnonzero(self.goals_of_states[state] < 0)
-        if not len(free):
-            self.goals_of_states = np.pad(self.goals_of_states, ((0, 0), (0, 1)), constant_values=-1)
-            free = np.array([self.goals_of_states.shape[1] - 1])
-        self.goals_of_states[state, free[0]] = goal
+            free = np.flatnonzero(self.goals_of_states[state] < 0)
+            if not len(free):
+                free = np.array([self.goals_of_states.shape[1]])
+                self.goals_of_states = np.pad(self.goals_of_states, ((0, 0), (0, 1)), constant_values=-1)
+            self.goals_of_states[state, free[0]] = self._number_of_name[name]
 
     def finalize_members(self) -> list[str]:
-        """All states have been added: no other goal will be found. Returns the names of goals without a state."""
+        """Declare that all states were added, so no other goal exists; return the names of goals without a state."""
         members = np.bincount(self.goals_of_states[self.goals_of_states >= 0], minlength=len(self.names or ()))
         if not members.any():
             raise InputError("no state belongs to any of the goals", "goals")
-        self._discovers_goals, self._is_final, self.members_complete, self.goal_bound = (
-            False,
-            True,
-            True,
-            int((members > 0).sum()),
-        )
+        self._discovers_goals, self._is_final, self.members_complete = False, True, True
+        self.goal_bound = int((members > 0).sum())
         return [name for name, count in zip(self.names or (), members, strict=True) if not count]
 
-    def mark_as_stored(self, whole: bool) -> None:
-        """The members are those of a checkpoint, to look at; ``whole``: the world had no others to find."""
-        self._discovers_goals, self.members_complete = not whole, True
+    def mark_as_stored(self, all_known: bool) -> None:
+        """Declare that the members come from a checkpoint; ``all_known``: the run had no more states to discover."""
+        self._discovers_goals, self.members_complete = not all_known, True
 
     def states_of_goal(self, goal: int) -> Bools:
-        """[S] the states of a goal."""
+        """The states of a goal, as a mask [S]."""
         return membership_mask(self.goals_of_states, goal)
 
     def columns_of_states(self, goals: Longs) -> Longs:
-        """[S, W] the places, in ``goals`` [B], of the goals that each state belongs to; -1 where there is none."""
-        place = np.full(max(self.n_goal_numbers, int(goals.max(initial=-1)) + 1) + 1, -1)  # the last entry is for -1
-        place[goals[goals >= 0]] = np.flatnonzero(goals >= 0)
-        found: Longs = place[self.goals_of_states]
-        return found
-
-    # --- what goal rules look at ------------------------------------------------------------------------------
+        """Columns [S, W] of the goals of every state, where ``goals`` [B] are the goals of the columns; -1 for none."""
+        column = np.full(max(self.n_goal_numbers, int(goals.max(initial=-1)) + 1) + 1, -1)  # the last entry is for -1
+        column[goals[goals >= 0]] = np.flatnonzero(goals >= 0)
+        columns: Longs = column[self.goals_of_states]
+        return columns
 
     def contains_state(self, state: int, goals: Longs) -> Bools:
-        """[G] whether each of the goals holds the state."""
+        """Whether each of ``goals`` [G] contains the state."""
         return goals == state if self.goals_are_states else np.isin(goals, self.goals_of_states[state])
 
     def visits_of_goals(self, visits: Longs, goals: Longs) -> Floats:
-        """[G] how often states of each goal were visited, from the visits of states [S]."""
+        """Visits to the states of each goal [G], from the visits to each state [S]."""
         if self.names is None:
             return visits[goals].astype(float)
         at = self.goals_of_states[: len(visits)]
@@ -171,17 +161,16 @@ class GoalSpace:
         total: Floats = np.bincount(at[at >= 0], visits[rows], minlength=self.n_goal_numbers)[goals].astype(float)
         return total
 
-    # --- saving -----------------------------------------------------------------------------------------------
-
     def state(self) -> tuple[dict[str, NDArray[Any]], list[str] | None]:
-        """For a checkpoint: members and names; nothing where goals are states."""
+        """Return members and names for a checkpoint; nothing if goals are states."""
         return ({}, None) if self.names is None else ({"at": self.goals_of_states}, list(self.names))
 
     def restore(self, arrays: dict[str, NDArray[Any]], names: list[str] | None) -> None:
-        """The inverse of :meth:`state`; what was not sorted the same way at the time is a ``ValueError``."""
+        """Restore a saved :meth:`state`; members that the labeler assigned before now must agree with it."""
         if names is None or self.names is None:
-            if names is not None or self.names is not None:
-                raise ValueError("the goals are states, or they are not")
+            kinds = ["single states" if given is None else "sets" for given in (names, self.names)]
+            if kinds[0] != kinds[1]:
+                raise ValueError(f"the checkpoint stores goals as {kinds[0]}, this run uses {kinds[1]}")
             return
         check_json_value(GOAL_NAMES_SCHEMA, names)
         check_arrays(self.ARRAY_SCHEMA, arrays)
@@ -189,6 +178,7 @@ class GoalSpace:
         if len(set(names)) < len(names) or at.max(initial=-1) >= len(names):
             raise ValueError("the goals do not have one name each")
         rows = [(set(new[new >= 0]), set(old[old >= 0])) for new, old in zip(self.goals_of_states, at, strict=False)]
+        # Before all states are added, a row may still lack goals, but it must not have others than the checkpoint.
         same = all(new == old if self._is_final else new <= old for new, old in rows)
         if names[: len(self.names)] != self.names or not same:
             raise InputError("the goals are not those of the run: they hold other states", "goals")
@@ -196,64 +186,49 @@ class GoalSpace:
         self._number_of_name = {name: number for number, name in enumerate(names)}
 
 
-def membership_mask(at: Longs, goal: int) -> Bools:
-    """[S] the states of a goal, from ``at`` [S, W]."""
-    inside: Bools = (at == goal).any(axis=1)
+def membership_mask(goals_of_states: Longs, goal: int) -> Bools:
+    """The states of a goal as a mask [S], from ``goals_of_states`` [S, W]."""
+    inside: Bools = (goals_of_states == goal).any(axis=1)
     return inside
 
 
 def memberships_from_sets(sets: Sequence[Collection[int]], n_states: int) -> Longs:
-    """``at`` [S, W] of goals that are given as their members; goal number i is ``sets[i]``."""
+    """Membership array [S, W] of goals given by their states; goal number i is ``sets[i]``."""
     lists = [np.unique(np.asarray(list(members), np.int64)) for members in sets]
     goal, state = np.repeat(np.arange(len(lists)), [len(m) for m in lists]), np.concatenate([np.zeros(0, int), *lists])
     order = np.argsort(state, kind="stable")
     goal, state = goal[order], state[order]
-    within = np.arange(len(state)) - np.searchsorted(state, state)  # the how-manieth goal of its state
-    at = np.full((n_states, int(within.max(initial=0)) + 1), -1)
-    at[state, within] = goal
-    return at
-
-
-# What a user calls goals, as functions of one state: where it is asked to which goals a state belongs.
-#
-# A function of observations gives every state a value, and states that share a value are one goal; entries of the
-# observation (:func:`make_entry_selector`) are such a function. Named predicates and labels are goals from the
-# beginning, and may overlap. What code of the user raises here becomes an
-# :class:`~adagoal.core.errors.EnvironmentFailure`.
-
-
-GoalValue = bool | int | float | str | bytes | tuple["GoalValue", ...] | None
-ObservationFunction = Callable[[Any], Any]
+    rank = np.arange(len(state)) - np.searchsorted(state, state)  # of a goal among the goals of its state
+    goals_of_states = np.full((n_states, int(rank.max(initial=0)) + 1), -1)
+    goals_of_states[state, rank] = goal
+    return goals_of_states
 
 
 class ValueLabeler:
-    """States that share a value of the function are one goal; those where it is None belong to none."""
+    """Goals by the value of a function of observations: states with the same value are one goal, None is no goal."""
 
     names: tuple[str, ...] = ()
     discovers_goals = True
 
     def __init__(self, function: ObservationFunction) -> None:
-        self._observation_function = function
+        self._function = function
         self._value_of_name: dict[str, GoalValue] = {}
 
     def __call__(self, state: int, observation: Any, label: str) -> list[str]:
-        """See :class:`~adagoal.core.goal_space.GoalLabeler`."""
+        """Return the name of the value of the observation."""
         with _convert_user_errors("the function", observation):
-            value = to_goal_value(self._observation_function(observation))
+            value = to_goal_value(self._function(observation))
         if value is None:
             return []
         name = value if isinstance(value, str) else repr(value)
-        if self._value_of_name.setdefault(name, value) != value:
-            text = (
-                f"the values {value!r} and {self._value_of_name[name]!r} "
-                f"are written the same way, so they name one goal"
-            )
+        if (other := self._value_of_name.setdefault(name, value)) != value:  # for instance 1 and "1"
+            text = f"the values {value!r} and {other!r} are written the same way, so they name one goal"
             raise InputError(text, "goals")
         return [name]
 
 
 class PredicateLabeler:
-    """Goals by name, each with a function that says whether an observation belongs to it, or with its states."""
+    """Goals by name, each with a predicate of observations or with a collection of states."""
 
     discovers_goals = False
 
@@ -270,20 +245,19 @@ class PredicateLabeler:
         self._predicates = dict(predicates)
 
     def __call__(self, state: int, observation: Any, label: str) -> list[str]:
-        """See :class:`~adagoal.core.goal_space.GoalLabeler`."""
-        found = []
-        for name, given in self._predicates.items():
-            if not callable(given):
-                inside = state in given
-            else:
-                with _convert_user_errors(f"the goal {name!r}", observation):
-                    inside = bool(given(observation))
-            found += [name] if inside else []
-        return found
+        """Return the names whose predicate holds."""
+        return [name for name, given in self._predicates.items() if self._contains(name, given, state, observation)]
+
+    @staticmethod
+    def _contains(name: str, given: ObservationFunction | Collection[int], state: int, observation: Any) -> bool:
+        if not callable(given):
+            return state in given
+        with _convert_user_errors(f"the goal {name!r}", observation):
+            return bool(given(observation))
 
 
 class NameLabeler:
-    """Goals by the labels of states or of sets of states, and by the numbers of states."""
+    """Goals by the labels of states, the labels of sets of states, or the numbers of states."""
 
     discovers_goals = False
 
@@ -292,10 +266,9 @@ class NameLabeler:
         self._state_numbers = {str(label) for label in labels if not isinstance(label, str)}
         self._label_sets = sets
         self.names_single_states = not any(name in sets for name in self.names)
-        """Whether all are names or numbers of states, none that of a set"""
 
     def __call__(self, state: int, observation: Any, label: str) -> list[str]:
-        """See :class:`~adagoal.core.goal_space.GoalLabeler`."""
+        """Return the names that mean this state."""
         return [name for name in self.names if self._matches_state(name, state, label)]
 
     def _matches_state(self, name: str, state: int, label: str) -> bool:
@@ -305,7 +278,7 @@ class NameLabeler:
 
 
 class StoredLabeler:
-    """The goals of a run, as its checkpoint has them, to look at: states that are new since belong to none."""
+    """The goals of a checkpoint that is only inspected: states discovered later belong to no goal."""
 
     discovers_goals = True
 
@@ -313,16 +286,16 @@ class StoredLabeler:
         self.names = tuple(names)
 
     def __call__(self, state: int, observation: Any, label: str) -> list[str]:
-        """See :class:`~adagoal.core.goal_space.GoalLabeler`."""
+        """Return no goal."""
         return []
 
 
 def make_entry_selector(keys: Sequence[str | int]) -> ObservationFunction:
-    """The function that takes entries out of an observation: by position, or by name from a dictionary."""
+    """Return a function that selects entries of an observation, by position or by name from a dictionary."""
 
     def select(observation: Any) -> Any:
-        found = tuple(_to_nested_tuples(_observation_entry(observation, key)) for key in keys)
-        return found if len(found) > 1 else found[0]
+        entries = tuple(_to_nested_tuples(_observation_entry(observation, key)) for key in keys)
+        return entries if len(entries) > 1 else entries[0]
 
     return select
 
@@ -333,33 +306,28 @@ def _observation_entry(observation: Any, key: str | int) -> Any:
             known = ", ".join(map(str, observation))
             raise InputError(f"there is no entry {key!r} in an observation; it has {known}", "goal_keys")
         return observation[key]
-    whole = isinstance(observation, tuple | list) or (isinstance(observation, np.ndarray) and observation.ndim > 0)
-    if not whole:
-        text = (
-            f"an observation such as {to_single_line(observation)!r} "
-            f"has no entries: it is one {type(observation).__name__}"
-        )
-        raise InputError(text, "goal_keys")
+    if not (isinstance(observation, tuple | list) or (isinstance(observation, np.ndarray) and observation.ndim > 0)):
+        shown, kind = to_single_line(observation), type(observation).__name__
+        raise InputError(f"an observation such as {shown!r} has no entries: it is one {kind}", "goal_keys")
     if not isinstance(key, int) or not 0 <= key < len(observation):
         raise InputError(f"there is no entry {key!r} in an observation of {len(observation)} entries", "goal_keys")
     return observation[key]
 
 
 def _to_nested_tuples(value: Any) -> Any:
-    """Arrays and lists as tuples, all the way down."""
     if isinstance(value, np.ndarray | np.generic):
         value = value.tolist()
     return tuple(map(_to_nested_tuples, value)) if isinstance(value, list | tuple) else value
 
 
 def to_goal_value(value: Any) -> GoalValue:
-    """What a function of observations may return, with NumPy's numbers as Python's."""
+    """Return a value of a goal function with NumPy scalars converted to Python; raise if its type is not accepted."""
     if isinstance(value, np.generic):
         value = value.item()
     if isinstance(value, tuple):
         return tuple(to_goal_value(part) for part in value)
     if isinstance(value, float):
-        return value + 0.0  # -0.0 is the same number as 0.0, and must not have a name of its own
+        return value + 0.0  # turns -0.0 into 0.0, which is equal but written differently
     if value is None or isinstance(value, bool | int | str | bytes):
         return value
     text = f"a function of observations returns a number, a text, a tuple of them, or None; got {type(value).__name__}"
@@ -372,7 +340,7 @@ def _is_state_collection(given: Any) -> bool:
 
 @contextmanager
 def _convert_user_errors(what: str, observation: Any) -> Iterator[None]:
-    """Exceptions of any kind, SystemExit included, are those of the user's code."""
+    """Convert every exception of user code, also SystemExit, to an EnvironmentFailure."""
     try:
         with USER_CODE_SECTION:
             yield

@@ -1,13 +1,13 @@
 """Linear mixture models (definition ``def_linearmixture``): p(s' | s, a) = sum_i theta_i phi_i(s' | s, a).
 
-The d kernels phi_i are known, theta is not: the story is that of d candidate simulators, the real world being a
-mixture of them. The kernels may be signed measures; ||theta||_2 <= B.
+The d kernels phi_i are known and theta is not: there are d candidate simulators, and the environment is a mixture of
+them. The kernels may be signed measures; ||theta||_2 <= B.
 
-They are stored together, on the union of their supports: the pair x = s * A + a has the possible successors
-``successors[indptr[x]:indptr[x + 1]]``, each with a vector of d features in the same place of ``features``. Nothing of
-the size d x S x A x S is ever made.
+All kernels are stored on the union of their supports: the pair x = s * A + a has the possible successors
+``successors[indptr[x]:indptr[x + 1]]``, and the same entries of ``features`` hold their vectors phi(s' | x) in R^d. So
+no array has the size d x S x A x S.
 
-A :class:`LinearMixture` does not know theta; :mod:`adagoal.envs.env_factory` makes worlds of it.
+A :class:`LinearMixture` does not contain theta; :mod:`adagoal.envs.model_families` builds environments from it.
 """
 
 from __future__ import annotations
@@ -25,26 +25,21 @@ from adagoal.core.argument_checks import check_integer, check_number
 from adagoal.core.errors import InputError
 from adagoal.core.types import Bools, Floats, Ints, Longs
 
-ROW_SUM_TOLERANCE = 1e-9
+ROW_SUM_TOLERANCE = 1e-9  # rounding error that sums of probabilities may have
 
 
 @dataclass(frozen=True)
 class LinearMixture:
-    """d kernels over S states and A actions on their common support; see the module's text."""
+    """d kernels over S states and A actions, stored on the union of their supports (nnz entries)."""
 
     n_states: int
     n_actions: int
-    indptr: Longs
-    """[X + 1]"""
-    successors: Ints
-    """[nnz] the union of the supports of the d kernels, row by row"""
-    features: Floats
-    """[nnz, d] phi_i(s' | x)"""
-    B: float
-    """Upper bound on ||theta||_2."""
+    indptr: Longs  # [X + 1]
+    successors: Ints  # [nnz], row by row
+    features: Floats  # [nnz, d]: phi_i(s' | x)
+    B: float  # upper bound on ||theta||_2
     start: int = 0
-    terminal: Bools = field(default_factory=lambda: np.zeros(0, bool))
-    """[S] where the reset is the only action"""
+    terminal: Bools = field(default_factory=lambda: np.zeros(0, bool))  # [S]: states with the reset as only action
 
     def __post_init__(self) -> None:
         if self.terminal.size == 0:
@@ -58,77 +53,78 @@ class LinearMixture:
 
     @cached_property
     def pair_of_entry(self) -> Longs:
-        """[nnz] the pair x of every place"""
+        """The pair x of every entry [nnz]."""
         return np.repeat(np.arange(len(self.indptr) - 1), np.diff(self.indptr))
 
     @cached_property
     def row_sums(self) -> Floats:
-        """[X, d] sum of phi_i(. | x) over the successors; <theta, row_sums[x]> = 1 for every pair"""
+        """Sums of phi_i(. | x) over the successors [X, d]; <theta, row_sums[x]> = 1 for every pair."""
         return np.add.reduceat(self.features, self.indptr[:-1], axis=0)
 
     @cached_property
     def has_probability_kernels(self) -> bool:
-        """Every phi_i(. | x) is a probability distribution."""
+        """Whether every phi_i(. | x) is a probability distribution."""
         return bool(self.features.min() >= 0 and np.abs(self.row_sums - 1).max() <= ROW_SUM_TOLERANCE)
 
     @cached_property
     def distinct_features(self) -> tuple[Longs, Floats]:
-        """(kind [nnz], vectors [K, d]): the different feature vectors, and which of them stands in every place"""
-        vectors, kind = np.unique(self.features, axis=0, return_inverse=True)
-        return kind.ravel(), vectors
+        """(index [nnz], vectors [K, d]): the distinct feature vectors, and the index of the vector of every entry."""
+        vectors, index = np.unique(self.features, axis=0, return_inverse=True)
+        return index.ravel(), vectors
 
     @cached_property
     def pair_families(self) -> Longs:
-        """[X] equal for two pairs if their feature vectors are, whatever the successors that they belong to"""
-        kind, vectors = self.distinct_features
+        """Family of every pair [X]: two pairs with the same feature vectors, whatever their successors, share one."""
+        index, vectors = self.distinct_features
+        # Random 64-bit keys make the sum over a row a hash of its vectors that ignores their order.
         keys = np.random.default_rng(0).integers(2**63, size=len(vectors), dtype=np.uint64)
-        return np.unique(np.add.reduceat(keys[kind], self.indptr[:-1]), return_inverse=True)[1].ravel()
+        return np.unique(np.add.reduceat(keys[index], self.indptr[:-1]), return_inverse=True)[1].ravel()
 
     @cached_property
     def entry_classes(self) -> Longs:
-        """[nnz] equal in two places if the vectors there are equal, and the families of the two pairs are"""
-        kind, vectors = self.distinct_features
-        cell: Longs = np.unique(self.pair_families[self.pair_of_entry] * len(vectors) + kind, return_inverse=True)[1]
-        return cell.ravel()
+        """Class of every entry [nnz]: entries with the same vector and the same family of pairs share one."""
+        index, vectors = self.distinct_features
+        family = self.pair_families[self.pair_of_entry]
+        classes: Longs = np.unique(family * len(vectors) + index, return_inverse=True)[1]
+        return classes.ravel()
 
     def sum_over_successors(self, total: Longs) -> Longs:
-        """[X] sums of counts [nnz] over the successors of every pair"""
+        """Sums [X] of counts [nnz] over the successors of every pair."""
         return np.add.reduceat(total, self.indptr[:-1])
 
     @cached_property
     def theta_parametrisation(self) -> tuple[Floats, Floats]:
-        """(theta0 [d], N [d, k]): theta = theta0 + N z, with N orthonormal, is what the row sums leave open.
+        """(theta0 [d], N [d, k]): the theta with <theta, row_sums[x]> = 1 are theta0 + N z, N orthonormal.
 
-        Probabilities sum to one, so <theta, row_sums[x]> = 1 is known without any data. theta0 is the solution of
-        least norm. Where the kernels are distributions this says sum_i theta_i = 1, theta0 = (1/d, ..., 1/d), k = d -
-        1.
+        Probabilities sum to one, which is known without data. theta0 has the least norm. If the kernels are
+        distributions, the condition is sum_i theta_i = 1, so theta0 = (1/d, ..., 1/d) and k = d - 1.
         """
         K = np.unique(np.round(self.row_sums, 12), axis=0)
-        square = np.concatenate([K, np.zeros((max(self.d - len(K), 0), self.d))])  # so that v has all its d rows
+        square = np.concatenate([K, np.zeros((max(self.d - len(K), 0), self.d))])  # with d rows, v is complete
         u, sizes, v = np.linalg.svd(square, full_matrices=False)
         rank = int((sizes > 1e-9 * sizes[0]).sum()) if sizes[0] > 0 else 0
         theta0 = v[:rank].T @ ((u[: len(K), :rank].T @ np.ones(len(K))) / sizes[:rank])
         if np.abs(K @ theta0 - 1).max() > 1e-6:
             raise InputError("features: no theta makes every row sum to one")
-        least = float(np.linalg.norm(theta0))
-        if least > self.B * (1 + ROW_SUM_TOLERANCE):
-            raise InputError(f"B: {self.B:g} is too small: every theta whose rows sum to one has a norm >= {least:.4g}")
+        norm = float(np.linalg.norm(theta0))
+        if norm > self.B * (1 + ROW_SUM_TOLERANCE):
+            raise InputError(f"B: {self.B:g} is too small: every theta whose rows sum to one has a norm >= {norm:.4g}")
         return theta0, np.ascontiguousarray(v[rank:].T)
 
     def mixture_kernel(self, theta: Floats) -> sparse.csr_matrix:
-        """sum_i theta_i phi_i as a sparse matrix [X, S]."""
+        """Return sum_i theta_i phi_i as a sparse matrix [X, S]."""
         return sparse.csr_matrix(
             (self.features @ theta, self.successors, self.indptr), shape=(len(self.indptr) - 1, self.n_states)
         )
 
     def phi(self, f: Floats, pairs: Longs | None = None) -> Floats:
-        """phi_f(x) = sum_s' phi(s' | x) f(s') for f [S], as an array [X, d], or of the given pairs only."""
+        """phi_f(x) = sum_s' phi(s' | x) f(s') for f [S], as an array [X, d], or for the given pairs only."""
         if pairs is None:
             return np.add.reduceat(self.features * f[self.successors][:, None], self.indptr[:-1], axis=0)
         sizes = self.indptr[pairs + 1] - self.indptr[pairs]
         ends = np.cumsum(sizes)
-        places = np.repeat(self.indptr[pairs] - (ends - sizes), sizes) + np.arange(ends[-1] if len(ends) else 0)
-        terms = self.features[places] * f[self.successors[places]][:, None]
+        entries = np.repeat(self.indptr[pairs] - (ends - sizes), sizes) + np.arange(ends[-1] if len(ends) else 0)
+        terms = self.features[entries] * f[self.successors[entries]][:, None]
         return np.add.reduceat(terms, ends - sizes, axis=0) if len(pairs) else np.zeros((0, self.d))
 
 
@@ -139,7 +135,7 @@ def mixture_from_kernels(
     start: int = 0,
     terminal: Bools | None = None,
 ) -> LinearMixture:
-    """A mixture from d matrices [S * A, S], dense or sparse, possibly signed; B is 1 unless given."""
+    """Make a mixture from d matrices [S * A, S], dense or sparse, possibly signed; B is 1 unless given."""
     if kernels is None or len(kernels) == 0:
         raise InputError("kernels: a mixture needs d >= 1 of them, got none")
     matrices = [_to_sparse_matrix(k, i) for i, k in enumerate(kernels)]
@@ -176,7 +172,6 @@ def mixture_from_kernels(
 
 
 def _to_sparse_matrix(kernel: Any, i: int) -> sparse.csr_matrix:
-    """A kernel as a sparse matrix."""
     try:
         return sparse.csr_matrix(kernel, dtype=float)
     except (TypeError, ValueError):

@@ -1,9 +1,9 @@
-"""Random streams by (seed, purpose, indices): different arguments give independent streams.
+"""Random streams by (seed, purpose, indices), and checks of saved generator states.
 
-NumPy pads entropy with zeros, so ``default_rng([s, 4])`` and ``default_rng([s, 4, 0])`` are one stream. Words of a
-spawn key come after the padding, where a zero counts: ``spawn_key=(4,)`` and ``spawn_key=(4, 0)`` differ.
-
-Explorations draw from ``default_rng(seed)``, which has no spawn key and so equals none of these streams.
+Different arguments give independent streams. They are spawn keys, not entropy: NumPy pads entropy with zeros, so
+``default_rng([s, 4])`` and ``default_rng([s, 4, 0])`` are the same stream, while ``spawn_key=(4,)`` and
+``spawn_key=(4, 0)`` differ. Explorations draw from ``default_rng(seed)``, which has no spawn key and so differs from
+all of these streams.
 """
 
 from __future__ import annotations
@@ -14,12 +14,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-MAX_STREAM_INDEX = 2**32
-"""NumPy splits a larger index into several words, so ``(WORD + 5,)`` would be ``(5, 1)``."""
+MAX_STREAM_INDEX = 2**32  # NumPy splits a larger index into two words, so (2**32 + 5,) would equal (5, 1)
 
 
 class StreamPurpose(IntEnum):
-    """What a stream is for; the comment names the indices."""
+    """What a stream is for; the comment names its indices."""
 
     COPY_EPISODES = 0  # of one copy of an environment; 0 and 1 are the keys of ``SeedSequence.spawn(2)``
     COPY_ENVIRONMENT = 1
@@ -55,61 +54,50 @@ def stream_seed_sequence(seed: int, purpose: StreamPurpose, *indices: int) -> np
 def random_stream(seed: int, purpose: StreamPurpose, *indices: int) -> np.random.Generator:
     """Return the generator of a stream.
 
-    >>> stream(0, Purpose.TEST_GOALS, 7).integers(10, size=3)
+    >>> random_stream(0, StreamPurpose.TEST_GOALS, 7).integers(10, size=3)
     array([...])
     """
     return np.random.default_rng(stream_seed_sequence(seed, purpose, *indices))
 
 
 def jax_key_data(seed: int, purpose: StreamPurpose, *indices: int) -> NDArray[np.uint32]:
-    """Return the two words of a random key of JAX."""
+    """Return the two words of a JAX random key."""
     return stream_seed_sequence(seed, purpose, *indices).generate_state(2).astype(np.uint32)
 
 
-# The state of a random generator, put back from data that may have been forged.
-#
-# NumPy takes whatever it is given: a place beyond the end of a Mersenne Twister's table is read from foreign memory. So
-# the numbers that are used as places are checked here; wrong types and sizes NumPy finds by itself.
-
-
-POSITION_FIELDS = {"MT19937": ("state", "pos", 624), "Philox": ("", "buffer_pos", 4)}
-"""Where a generator keeps a place in a table (under which entry, under which name), and the largest one."""
-POSITIONLESS_GENERATORS = ("PCG64", "PCG64DXSM", "SFC64")
-"""Generators that keep none."""
-
-
 def check_rng_state(state: Any) -> None:
-    """A ``ValueError`` where this is not the state of a generator."""
+    """Raise a ``ValueError`` unless this is the state of a known generator."""
     kind = state.get("bit_generator") if isinstance(state, dict) else None
-    if kind not in (*POSITION_FIELDS, *POSITIONLESS_GENERATORS):  # a tuple: what is asked for may be unhashable
+    if kind not in ("MT19937", "Philox", "PCG64", "PCG64DXSM", "SFC64"):  # not a set: a forged kind may be unhashable
         raise ValueError("the state of the random generator is of an unknown kind")
     restore_rng_state(np.random.Generator(getattr(np.random, kind)(0)), state)
 
 
 def restore_rng_state(generator: np.random.Generator, state: Any) -> None:
-    """Give a generator a state that was saved; a ``ValueError`` where it is not one of this kind of generator."""
+    """Restore a saved state; raise a ``ValueError`` if it is not a state of this kind of generator."""
     bits = generator.bit_generator
     try:
         kind = state["bit_generator"]
-        if kind != type(bits).__name__ or kind not in (*POSITION_FIELDS, *POSITIONLESS_GENERATORS):
+        if kind != type(bits).__name__:
             raise ValueError(f"is of a {str(kind)[:40]}")
-        for name, most in (("has_uint32", 1), ("uinteger", 2**32 - 1)):
-            _check_field_range(state.get(name, 0), most)
-        if kind in POSITION_FIELDS:
-            under, name, most = POSITION_FIELDS[kind]
-            _check_field_range((state[under] if under else state)[name], most)
+        limits = [(state.get("has_uint32", 0), 1), (state.get("uinteger", 0), 2**32 - 1)]
+        # NumPy checks types and sizes, but not positions: one beyond the buffer would read foreign memory.
+        if kind == "MT19937":
+            limits.append((state["state"]["pos"], 624))
+        elif kind == "Philox":
+            limits.append((state["buffer_pos"], 4))
+        elif kind not in ("PCG64", "PCG64DXSM", "SFC64"):
+            raise ValueError(f"is of a {str(kind)[:40]}")
+        for value, high in limits:
+            if not isinstance(value, int) or not 0 <= value <= high:
+                raise ValueError(f"holds {str(value)[:40]} instead of a number in 0..{high}")
         bits.state = state
     except (TypeError, ValueError, KeyError, IndexError, OverflowError, AttributeError) as error:
         raise ValueError(f"the state of the random generator is not one ({error})") from None
 
 
 def rng_states_equal(one: Any, other: Any) -> bool:
-    """Return whether two states are equal; some generators keep arrays in theirs."""
+    """Return whether two states are equal; the states of some generators hold arrays."""
     if isinstance(one, dict) and isinstance(other, dict):
         return one.keys() == other.keys() and all(rng_states_equal(one[name], other[name]) for name in one)
     return bool(np.array_equal(one, other))
-
-
-def _check_field_range(value: Any, most: int) -> None:
-    if not isinstance(value, int) or not 0 <= value <= most:
-        raise ValueError(f"holds {str(value)[:40]} instead of a number in 0..{most}")

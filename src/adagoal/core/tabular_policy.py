@@ -1,4 +1,4 @@
-"""Policies as tables: what to do in each state to reach one goal, the reset included."""
+"""Policies as tables: the action, or the reset, for every state on the way to one goal."""
 
 from __future__ import annotations
 
@@ -15,33 +15,36 @@ from adagoal.core.types import Actions
 class Policy:
     """A table of actions ``[T, S]`` for one goal.
 
-    T = 1 is a stationary policy. T = H is the paper's non-stationary policy (Algorithm ``algo``, output):
-    the actions of stage h for h = 1..H, then the reset, and again from stage 1. Calling the policy with a
-    state gives the action and, for T > 1, moves its clock on; :meth:`restart` sets the clock back.
-    A reset chosen by the table of a periodic policy restarts nothing: the clock alone decides the stage.
+    T = 1 is a stationary policy. T = H is the paper's non-stationary policy (Algorithm ``algo``, output): the actions
+    of stages 1 to H, then the reset, and again from stage 1. Calling the policy with a state returns the action and,
+    for T > 1, advances its clock. A reset that the table itself chooses does not change the clock.
+
+    >>> policy = result.policy(goal)
+    >>> action = policy.act(observation)
+    >>> step = env.reset() if action == policy.reset_action else env.step(action)
     """
 
     goal: int
     actions: Actions
     reset_action: int
     find: Callable[[Any], int | None] | None = field(default=None, repr=False)
-    """The number of the state with an observation; None for an observation that was never met"""
+    """Maps an observation to its state, or to None if the run never saw it."""
     _clock: int = field(default=0, repr=False)
 
     @property
     def stationary(self) -> bool:
-        """True where the action depends on the state alone."""
+        """Whether the action depends on the state alone."""
         return len(self.actions) == 1
 
     def restart(self) -> None:
-        """Back to stage 1."""
+        """Set the clock back to stage 1."""
         self._clock = 0
 
     def act(self, observation: Any) -> int:
-        """The action for what the environment returned; ``reset_action`` asks for ``env.reset()``.
+        """Return the action for an observation; ``reset_action`` asks for ``env.reset()``.
 
-        Of MiniGrid, whose window does not show the whole state, the environment itself is the observation. In a
-        situation that the run has never met the answer is the reset.
+        The policy resets if the run never saw the observation. For MiniGrid pass the environment itself as the
+        observation, because the agent's view does not determine the state.
         """
         if self.find is None:
             raise InputError("the run did not keep its observations: call the policy with the number of a state")

@@ -1,8 +1,10 @@
-"""What has been seen: transition counts, the only thing a tabular learner knows about its world.
+"""Transition counts, the only data of a tabular learner, and the log of single transitions.
 
-The pair (s, a) has the number ``x = s * A + a``. Its observed successors stand in the first ``support[x]``
-places of ``successor[x]``, with their counts in the same places of ``count[x]``. The reset is not
-counted: it is known.
+The pair (s, a) has the number ``x = s * A + a``. The first ``support[x]`` entries of ``successor[x]`` are its observed
+successors, and ``count[x]`` has their counts. Resets are not counted, because their outcome is known.
+
+Rollouts report steps as two arrays: ``moves``, a pair x or -1 - s for a reset in state s, and ``landed``, the state
+after the step.
 """
 
 from __future__ import annotations
@@ -17,19 +19,22 @@ from numpy.typing import NDArray
 from adagoal.core.file_formats import ArraySchema, ArraySpec, check_arrays
 from adagoal.core.types import Bools, Floats, Ints, Longs
 
-MAX_TRANSITIONS = 2**53
-"""Transitions of a pair, at most: sums stay exact."""
+MAX_TRANSITIONS = 2**53  # of a pair: sums of counts stay exact in double precision
+CACHE_LINE_VALUES = 16  # two numbers this far apart are in different cache lines, so threads may write both
 
-EMPIRICAL_MODEL_SCHEMA: ArraySchema = {
+COUNTING_LOOP_OPTIONS: dict[str, Any] = {"cache": True, "nogil": True, "_nrt": False}
+"""Numba options of loops that allocate nothing. Reference counting would cost more than the steps themselves."""
+
+EMPIRICAL_MODEL_SCHEMA: ArraySchema = {  # the counts in a result
     "moves_pair": ArraySpec("int64", ("M",), low=0, below="S*A"),
     "moves_to": ArraySpec("int32", ("M",), low=0, below="S"),
     "moves_count": ArraySpec("int64", ("M",), low=1, high=MAX_TRANSITIONS),
 }
-"""What a result keeps of the counts."""
-
-
-COUNTING_LOOP_OPTIONS: dict[str, Any] = {"cache": True, "nogil": True, "_nrt": False}
-"""Without Numba's reference counts, which cost more than the steps themselves: nothing is allocated in such loops."""
+TRANSITION_LOG_SCHEMA: ArraySchema = {
+    "state": ArraySpec("int32", ("N",), low=0, below="S"),
+    "action": ArraySpec("int16", ("N",), low=0, high="A"),
+    "next_state": ArraySpec("int32", ("N",), low=0, below="S"),
+}
 
 
 class TransitionCounts:
@@ -47,69 +52,61 @@ class TransitionCounts:
         "terminal": ArraySpec("bool", ("S",)),
         "absent": ArraySpec("bool", ("S*A",)),
     }
-    """What a checkpoint holds."""
 
     def __init__(self, n_states: int, n_actions: int, start: int, width: int = 4) -> None:
         self.n_actions, self.start = n_actions, start
         pairs = n_states * n_actions
-        self.successor: Ints = np.zeros((pairs, width), np.int32)
-        self.count: Longs = np.zeros((pairs, width), np.int64)
-        self.recent: Longs = np.zeros((pairs, width), np.int64)
-        """[X, K] the counts since the last new successor was observed"""
-        self.support: Ints = np.zeros(pairs, np.int32)
-        """[X] number of different successors observed"""
-        self.n: Longs = np.zeros(pairs, np.int64)
-        """[X] number of transitions observed"""
-        self.settled: Longs = np.zeros(pairs, np.int64)
-        """[X] the value of n when the last new successor was observed"""
-        self.visits: Longs = np.zeros(n_states, np.int64)
-        """[S] number of steps taken from each state"""
-        self.seen: Bools = np.zeros(n_states, bool)
-        """[S] states that were entered at least once"""
-        self.terminal: Bools = np.zeros(n_states, bool)
-        """[S] states in which the environment allowed nothing but the reset"""
-        self.absent: Bools = np.zeros(pairs, bool)
-        """[X] pairs that do not exist, as the state does not have the action: the reset stands in for it"""
+        self.successor: Ints = np.zeros((pairs, width), np.int32)  # [X, K]
+        self.count: Longs = np.zeros((pairs, width), np.int64)  # [X, K]
+        self.recent: Longs = np.zeros((pairs, width), np.int64)  # [X, K]: counts since the last new successor
+        self.support: Ints = np.zeros(pairs, np.int32)  # [X]: number of different successors observed
+        self.n: Longs = np.zeros(pairs, np.int64)  # [X]: number of transitions observed
+        self.settled: Longs = np.zeros(pairs, np.int64)  # [X]: n when the last new successor was observed
+        self.visits: Longs = np.zeros(n_states, np.int64)  # [S]: steps taken from each state, resets included
+        self.seen: Bools = np.zeros(n_states, bool)  # [S]: states entered at least once
+        self.terminal: Bools = np.zeros(n_states, bool)  # [S]: states in which only the reset is possible
+        self.absent: Bools = np.zeros(pairs, bool)  # [X]: actions that the state does not have
         self.seen[start] = True
-        self.transition_log: TransitionLog | None = None
-        """Every step that was counted, where a run is to keep them"""
+        self.transition_log: TransitionLog | None = None  # if set, every counted step is appended to it
 
     @property
     def n_states(self) -> int:
-        """Allocated states; an environment of unknown size may ask for more with :meth:`grow_states`."""
+        """Number of allocated states; environments of unknown size call :meth:`grow_states`."""
         return len(self.visits)
 
     @property
     def n_resets(self) -> int:
-        """Resets so far: every step is a transition that was counted, or one of them."""
+        """Number of resets: the steps that are not counted transitions."""
         return int(self.visits.sum() - self.n.sum())
 
     def record_transition(self, state: int, action: int, successor: int) -> int:
-        """Count one transition; returns the new count of the pair."""
+        """Count one transition and return the new count of the pair."""
         pair = state * self.n_actions + action
-        while not count_transition(
-            pair, successor, self.successor, self.count, self.recent, self.support, self.n, self.settled
-        ):
+        while not count_transition(pair, successor, *self._transition_arrays()):
             self.grow_successors(2 * self.successor.shape[1])
         return int(self.n[pair])
 
     def mark_absent_pairs(self, pairs: Longs) -> None:
-        """These pairs do not exist: each is known to be the reset, with the start as its successor and no counts."""
+        """Give pairs that do not exist the reset as their known transition, without counts."""
         self.absent[pairs], self.support[pairs], self.successor[pairs, 0] = True, 1, self.start
 
     def add_steps(self, moves: Longs, landed: Longs) -> None:
-        """Count steps, in order: pairs s * A + a, or -1 - s for a reset in s, and the states after them."""
+        """Count steps in order."""
         if self.transition_log is not None:
             self.transition_log.append_steps(moves, landed)
         done = 0
         while done < len(moves):
-            arrays = self.successor, self.count, self.recent, self.support, self.n, self.settled
-            done = count_steps_from(moves, landed, done, self.n_actions, self.visits, self.seen, *arrays)
+            done = count_steps_from(
+                moves, landed, done, self.n_actions, self.visits, self.seen, *self._transition_arrays()
+            )
             if done < len(moves):
                 self.grow_successors(2 * self.successor.shape[1])
 
+    def _transition_arrays(self) -> tuple[NDArray[Any], ...]:
+        return self.successor, self.count, self.recent, self.support, self.n, self.settled
+
     def grow_successors(self, width: int) -> None:
-        """Make room for more successors per pair."""
+        """Allocate more successors per pair."""
         if width <= self.successor.shape[1]:
             return
         extra = ((0, 0), (0, width - self.successor.shape[1]))
@@ -117,7 +114,7 @@ class TransitionCounts:
         self.count, self.recent = np.pad(self.count, extra), np.pad(self.recent, extra)
 
     def grow_states(self, n_states: int) -> None:
-        """Make room for more states; the new ones are unseen."""
+        """Allocate more states, unseen so far."""
         states, pairs = n_states - self.n_states, (n_states - self.n_states) * self.n_actions
         for name in self.ARRAY_SCHEMA:
             array = getattr(self, name)
@@ -125,7 +122,7 @@ class TransitionCounts:
             setattr(self, name, np.pad(array, [(0, rows)] + [(0, 0)] * (array.ndim - 1)))
 
     def empirical_kernel(self) -> Floats:
-        """[X, S] empirical transition probabilities, zero where a pair was never tried. For small S only."""
+        """Empirical transition probabilities [X, S], zero for untried pairs; dense, for small S."""
         p_hat = np.zeros((len(self.n), self.n_states))
         inside = self.count > 0
         rows = np.repeat(np.arange(len(self.n)), inside.sum(axis=1))
@@ -133,18 +130,17 @@ class TransitionCounts:
         return p_hat
 
     def empirical_model_arrays(self) -> dict[str, NDArray[np.generic]]:
-        """The empirical model as three arrays [M] (:data:`EMPIRICAL_MODEL_SCHEMA`): pair x, successor, and how often it
-        followed."""
+        """Observed transitions as arrays [M]: pair, successor and count (:data:`EMPIRICAL_MODEL_SCHEMA`)."""
         inside = self.count > 0
         pair = np.repeat(np.arange(len(self.n)), inside.sum(axis=1))
         return {"moves_pair": pair, "moves_to": self.successor[inside], "moves_count": self.count[inside]}
 
     def state(self) -> dict[str, NDArray[np.generic]]:
-        """Everything, for a checkpoint."""
+        """Return all arrays, for a checkpoint."""
         return {name: getattr(self, name) for name in self.ARRAY_SCHEMA}
 
     def restore(self, arrays: dict[str, NDArray[np.generic]]) -> None:
-        """The inverse of :meth:`state`; what does not fit together is a ``ValueError``, and nothing is changed."""
+        """Restore a saved :meth:`state`; raise a ``ValueError`` and change nothing if the arrays are inconsistent."""
         check_arrays(self.ARRAY_SCHEMA, arrays, {"A": self.n_actions})
         other = object.__new__(TransitionCounts)
         other.n_actions, other.start = self.n_actions, self.start
@@ -154,7 +150,6 @@ class TransitionCounts:
         vars(self).update(vars(other))
 
     def _check_consistency(self) -> None:
-        """Every array says the same about the same transitions."""
         places = np.arange(self.successor.shape[1])
         inside = places < self.support[:, None]
         named = np.sort(np.where(inside, self.successor, -1 - places), axis=1)
@@ -179,7 +174,7 @@ class TransitionCounts:
 
 @numba.njit(cache=True, nogil=True)
 def count_transition(pair, successor, successors, count, recent, support, n, settled):  # type: ignore[no-untyped-def]
-    """Count one transition of a pair; False (and nothing counted) where the row has no place left."""
+    """Count one transition of a pair; return False and count nothing if the row of the pair is full."""
     places = support[pair]
     for k in range(places):
         if successors[pair, k] == successor:
@@ -201,7 +196,7 @@ def count_transition(pair, successor, successors, count, recent, support, n, set
 
 @numba.njit(**COUNTING_LOOP_OPTIONS)
 def count_steps_from(moves, landed, done, n_actions, visits, seen, *arrays):  # type: ignore[no-untyped-def]
-    """Count steps from number ``done`` on; returns where a row had no place left, or the end."""
+    """Count steps from number ``done`` on; return the first step whose row is full, or the number of steps."""
     for i in range(done, len(moves)):
         if moves[i] >= 0 and not count_transition(moves[i], landed[i], *arrays):
             return i
@@ -210,48 +205,37 @@ def count_steps_from(moves, landed, done, n_actions, visits, seen, *arrays):  # 
     return len(moves)
 
 
-# Every step of a run, in order: the data from which its counts were made.
-#
-# Three arrays [N] with one entry per step: ``state``, ``action`` and ``next_state``. The reset is a step like any
-# other; its action is A, the number after the last one of the environment. Those of several workers follow one another,
-# round by round. That makes 10 bytes a step, in memory and on disk.
-
-
-TRANSITION_LOG_SCHEMA: ArraySchema = {
-    "state": ArraySpec("int32", ("N",), low=0, below="S"),
-    "action": ArraySpec("int16", ("N",), low=0, high="A"),
-    "next_state": ArraySpec("int32", ("N",), low=0, below="S"),
-}
-
-
 class TransitionLog:
-    """The steps so far; :attr:`adagoal.core.transition_data.Counts.transition_log` is where a world adds to it."""
+    """Every step of a run in order, as arrays [N]: state, action (A for a reset) and next state.
+
+    The steps of several workers follow one another, round by round. A step takes 10 bytes, in memory and on disk.
+    """
 
     def __init__(self, n_actions: int) -> None:
         self._n_actions = n_actions
-        self._array_pieces: dict[str, list[NDArray[Any]]] = {
-            name: [np.zeros(0, a.dtype)] for name, a in TRANSITION_LOG_SCHEMA.items()
+        self._pieces: dict[str, list[NDArray[Any]]] = {
+            name: [np.zeros(0, spec.dtype)] for name, spec in TRANSITION_LOG_SCHEMA.items()
         }
 
     def append_steps(self, moves: Longs, landed: Longs) -> None:
-        """Steps: pairs s * A + a, or -1 - s for a reset in s, and the states after them."""
-        real, A = moves >= 0, self._n_actions
-        states = np.where(real, moves // A, -1 - moves)
-        for name, values in zip(TRANSITION_LOG_SCHEMA, (states, np.where(real, moves % A, A), landed), strict=True):
-            self._array_pieces[name].append(values.astype(TRANSITION_LOG_SCHEMA[name].dtype))
+        """Append steps."""
+        is_move, A = moves >= 0, self._n_actions
+        states = np.where(is_move, moves // A, -1 - moves)
+        for name, values in zip(TRANSITION_LOG_SCHEMA, (states, np.where(is_move, moves % A, A), landed), strict=True):
+            self._pieces[name].append(values.astype(TRANSITION_LOG_SCHEMA[name].dtype))
 
     def to_arrays(self) -> dict[str, NDArray[Any]]:
-        """What is saved."""
-        self._array_pieces = {name: [np.concatenate(pieces)] for name, pieces in self._array_pieces.items()}
-        return {name: pieces[0] for name, pieces in self._array_pieces.items()}
+        """Return the arrays of :data:`TRANSITION_LOG_SCHEMA`."""
+        self._pieces = {name: [np.concatenate(pieces)] for name, pieces in self._pieces.items()}
+        return {name: pieces[0] for name, pieces in self._pieces.items()}
 
     def restore_steps(self, arrays: Mapping[str, NDArray[Any]], counts: TransitionCounts) -> None:
-        """Back to the steps behind some counts: later ones are dropped, and a ``ValueError`` says if some are missing.
+        """Restore the steps behind ``counts``; raise a ``ValueError`` if some are missing.
 
-        (A checkpoint may be older than what was saved last, where the newer one was damaged.)
+        Later steps are dropped: if the newest checkpoint is damaged, the run continues from an older one.
         """
         steps = int(counts.visits.sum())
-        kept = {name: arrays[name][:steps] for name in TRANSITION_LOG_SCHEMA}
-        if not np.array_equal(np.bincount(kept["state"], minlength=counts.n_states), counts.visits):
+        log = {name: arrays[name][:steps] for name in TRANSITION_LOG_SCHEMA}
+        if not np.array_equal(np.bincount(log["state"], minlength=counts.n_states), counts.visits):
             raise ValueError("the steps are not those that were counted")
-        self._array_pieces = {name: [array] for name, array in kept.items()}
+        self._pieces = {name: [array] for name, array in log.items()}

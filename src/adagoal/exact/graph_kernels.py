@@ -1,5 +1,4 @@
-"""Compiled loops of the exact solver over graphs and single policies; those over all goals are in
-planning/value_iteration.py."""
+"""Compiled graph and chain algorithms of the exact solver; value iteration is in planning/value_iteration.py."""
 
 from __future__ import annotations
 
@@ -12,13 +11,13 @@ from adagoal.planning.model_arrays import SparseModel, TargetGoals
 
 @njit(cache=True)
 def reversed_edges(model: SparseModel) -> tuple[Longs, Ints]:
-    """The edges of all ordinary actions, backwards, as (indptr [S + 1], sources): the states that lead to s."""
+    """Predecessors of every state, by all actions but the reset, as (indptr [S + 1], sources)."""
     n_states = model.terminal.size
-    rows = model.indptr[:: (model.indptr.size - 1) // n_states]  # those of all actions of a state
+    rows = model.indptr[:: (model.indptr.size - 1) // n_states]  # one row per state: its actions are adjacent
     indptr = np.zeros(n_states + 2, np.int64)
     sources = np.empty(0, np.int32)
-    for fill in (False, True):  # count the edges first
-        last = np.full(n_states, -1, np.int32)  # the state that an edge to s was last found from
+    for fill in (False, True):  # two passes: count the edges, then store them
+        last = np.full(n_states, -1, np.int32)  # the last source of an edge to each state, against duplicates
         for s in range(n_states):
             for k in range(rows[s], rows[s] if model.terminal[s] else rows[s + 1]):
                 successor = model.successors[k]
@@ -37,7 +36,7 @@ def reversed_edges(model: SparseModel) -> tuple[Longs, Ints]:
 
 @njit(cache=True)
 def breadth_first_hops(indptr: Longs, neighbours: Ints, sources: Longs, limit: float) -> Floats:
-    """[S]: the fewest edges from any of the sources; infinite where no path has at most ``limit`` of them."""
+    """Fewest edges from any of the sources [S]; infinite if no path has at most ``limit`` of them."""
     distance = np.full(indptr.size - 1, np.inf)
     queue = np.empty(distance.size, np.int32)
     for i in range(sources.size):
@@ -55,45 +54,31 @@ def breadth_first_hops(indptr: Longs, neighbours: Ints, sources: Longs, limit: f
 
 
 @njit(cache=True)
-def states_by_goal(targets: TargetGoals) -> tuple[Longs, Longs]:
-    """The states of every goal, one goal after the other, as (indptr [G + 1], states)."""
-    indptr = np.zeros(targets.size + 2, np.int64)
-    states = np.empty(0, np.int64)
-    for fill in (False, True):  # count them first
-        for s in range(targets.column.shape[0]):
-            for k in range(targets.column.shape[1]):
-                goal = targets.column[s, k]
-                if goal >= 0 and fill:
-                    states[indptr[goal + 1]] = s
-                    indptr[goal + 1] += 1
-                elif goal >= 0:
-                    indptr[goal + 2] += 1
-        if not fill:
-            indptr = np.cumsum(indptr)
-            states = np.empty(indptr[-1], np.int64)
-    return indptr[:-1], states
-
-
-@njit(cache=True)
 def hop_counts_to_goals(model: SparseModel, indptr: Longs, sources: Ints, targets: TargetGoals, limit: float) -> Floats:
-    """[S, G]: the fewest steps with which luck could lead from s to g, one reset at once included.
+    """Fewest steps from s to g [S, G], directly or after an immediate reset: a lower bound on V*.
 
-    Infinite where no path without a reset exists that has at most ``limit`` steps. ``indptr`` and ``sources`` are the
+    Infinite if no path without a reset has at most ``limit`` steps. ``indptr`` and ``sources`` are the
     :func:`reversed_edges`.
     """
-    first, states = states_by_goal(targets)
     counts = np.empty((indptr.size - 1, targets.size))
+    states = np.empty(indptr.size - 1, np.int64)  # of one goal
     for g in range(targets.size):
-        distance = breadth_first_hops(indptr, sources, states[first[g] : first[g + 1]], limit)
-        most = 1.0 + distance[model.start] if model.reset else np.inf
+        n = 0
+        for s in range(targets.column.shape[0]):
+            for k in range(targets.column.shape[1]):
+                if targets.column[s, k] == g:
+                    states[n] = s
+                    n += 1
+        distance = breadth_first_hops(indptr, sources, states[:n], limit)
+        by_reset = 1.0 + distance[model.start] if model.reset else np.inf
         for s in range(distance.size):
-            counts[s, g] = min(distance[s], most) if distance[s] < np.inf else np.inf
+            counts[s, g] = min(distance[s], by_reset) if distance[s] < np.inf else np.inf
     return counts
 
 
 @njit(cache=True)
 def policy_rows(model: SparseModel, actions: Actions, goal: Bools) -> tuple[Longs, Ints, Floats]:
-    """A stationary policy [S] as rows (indptr [S + 1], successors, probabilities); those of ``goal`` [S] are empty."""
+    """Rows (indptr [S + 1], successors, probabilities) of a stationary policy [S]; those of ``goal`` [S] are empty."""
     n_states = actions.size
     n_actions = (model.indptr.size - 1) // n_states
     indptr = np.zeros(n_states + 1, np.int64)
@@ -114,25 +99,11 @@ def policy_rows(model: SparseModel, actions: Actions, goal: Bools) -> tuple[Long
 
 
 @njit(cache=True)
-def forward_closure(indptr: Longs, neighbours: Ints, members: Bools) -> Bools:
-    """[S]: the states that a graph leads to from the members, themselves included."""
-    reached = members.copy()
-    stack = [np.int64(s) for s in range(members.size) if members[s]]
-    while len(stack) > 0:
-        state = stack.pop()
-        for k in range(indptr[state], indptr[state + 1]):
-            if not reached[neighbours[k]]:
-                reached[neighbours[k]] = True
-                stack.append(np.int64(neighbours[k]))
-    return reached
-
-
-@njit(cache=True)
 def almost_sure_states(model: SparseModel, goal: Bools) -> Bools:
-    """[S]: the states from which some policy reaches the states of ``goal`` [S] with probability one.
+    """States from which some policy reaches ``goal`` [S] with probability one, as a mask [S].
 
-    The greatest set that can be kept for ever while the goal stays within reach: states from which the
-    actions that stay inside the set cannot lead to the goal are taken away until nothing changes.
+    This is the largest set in which a policy can stay while the goal remains reachable. States from which the actions
+    that stay inside the set cannot lead to the goal are removed until nothing changes.
     """
     indptr, successors = model.indptr, model.successors
     n_states = model.terminal.size
@@ -161,16 +132,16 @@ def almost_sure_states(model: SparseModel, goal: Bools) -> Bools:
 
 @njit(cache=True)
 def eliminate_states(p: Floats, out: Floats) -> Floats:
-    """Expected steps [n] until a chain ends that moves by p [n, n] (diagonal ignored) and ends with ``out`` [n].
+    """Expected steps [n] of a chain that moves by p [n, n] (diagonal ignored) and ends with probability ``out`` [n].
 
-    Elimination of states without a subtraction (Grassmann, Taksar, Heyman 1985): every entry of the
-    result is accurate to a few units of rounding, however large it is. Overwrites its arguments.
+    Elimination of states without subtractions (Grassmann, Taksar, Heyman 1985): every entry of the result is accurate
+    to a few units of rounding, however large it is. Overwrites its arguments.
     """
     n = out.size
     cost = np.ones(n)
     leaving = np.empty(n)
     for k in range(n - 1, -1, -1):
-        leaving[k] = p[k, :k].sum() + out[k]
+        leaving[k] = p[k, :k].sum() + out[k]  # not 1 - p[k, k], which would cancel
         for i in range(k):
             if p[i, k] > 0.0:
                 share = p[i, k] / leaving[k]
@@ -186,14 +157,14 @@ def eliminate_states(p: Floats, out: Floats) -> Floats:
 
 @njit(cache=True)
 def evaluate_one_period(model: SparseModel, goal: Bools, actions: Actions) -> tuple[float, float]:
-    """One period of an H-step policy [H, S] and its closing reset: (expected steps, probability of the goal)."""
+    """Play H stages of a policy [H, S] and the closing reset: (expected steps, probability of the goal)."""
     indptr, start = model.indptr, model.start
     horizon, n_states = actions.shape
     n_actions = (indptr.size - 1) // n_states
     mass = np.zeros(n_states)
     mass[start] = 1.0
     steps = success = 0.0
-    for h in range(horizon):
+    for h in range(horizon):  # forward: the distribution of the state, without the mass that reached the goal
         moved = np.zeros(n_states)
         for s in range(n_states):
             if mass[s] == 0.0:

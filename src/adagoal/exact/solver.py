@@ -1,25 +1,24 @@
 """Exact solution of a known model: the shortest expected time to every goal, and the value of a policy.
 
-For a goal g the optimal values solve (definition ``def_VSSP``)
+For a goal g, a set of states and often a single one, the optimal values solve (definition ``def_VSSP``)
 
-    V* = 0 on g,    V*(s) = 1 + min_a sum_{s'} p(s' | s, a) V*(s')    elsewhere,
+    V* = 0 on g,    V*(s) = 1 + min_a sum_{s'} p(s' | s, a) V*(s')    elsewhere.
 
-where g is a set of states (often a single one), and the reset, action number A, leads to s0 with certainty and is the
-only action of a terminal state.
+The reset, action number A, leads to s0 with certainty and is the only action of a terminal state.
 
-*Infinite values* are decided on the graph, never by size. With the reset, every failure can be retried, so
-that all values of g are finite as soon as some path leads from s0 to g; otherwise V*(s) is finite where some
-policy reaches g from s with probability one.
+*Infinite values* are found on the graph, never by size. With the reset, every failure can be retried, so all values of
+g are finite as soon as some path leads from s0 to g. Without it, V*(s) is finite if some policy reaches g from s with
+probability one.
 
-*Precision.* Every step costs one, so a Bellman residual is a relative error: if |TV - V| <= r < 1 at every
-s outside g, then the greedy policy pi of V reaches g with probability one, and
+*Precision.* Every step costs one, so a Bellman residual is a relative error: if |TV - V| <= r < 1 at every s outside g,
+then the greedy policy pi of V reaches g with probability one, and
 
     V / (1 + r)  <=  V*  <=  V^pi  <=  V / (1 - r).
 
-(V >= T_pi V - r says that V falls by 1 - r at every step of pi; V <= TV + r that it falls by at most 1 + r
-at every step of any policy.) Sweeps that start from the number of hops stop at r <= ``RESIDUAL``; goals that they
-leave open are finished by policy iteration with a sparse factorisation. A stationary policy is a model with one
-action, so that the same holds of its values; those that the sweeps leave open come from a factorisation, too.
+(V >= T_pi V - r says that V falls by 1 - r at every step of pi; V <= TV + r that it falls by at most 1 + r at every
+step of any policy.) Sweeps start from the number of hops and stop at r <= MAX_RESIDUAL. Policy iteration with a sparse
+factorisation finishes the goals that do not get there. A stationary policy is a model with one action, so the same
+holds for its values.
 
 This is ground truth for tests and audits; learners never import it.
 """
@@ -42,33 +41,26 @@ from adagoal.exact import graph_kernels
 from adagoal.planning.model_arrays import SparseModel, TargetGoals, to_sparse_model
 from adagoal.planning.value_iteration import improve_policy, run_value_iteration
 
-MAX_RESIDUAL = 1e-12
-"""Bellman residual at which sweeps stop: the relative error of the values."""
-MAX_IMPROVEMENT_SWEEPS = 300
-"""Sweeps over all actions after which a goal is left to policy iteration."""
-DISTANCE_BLOCK_GOALS = 256
-"""Goals whose values in all states are held at a time where only those of s0 are asked for."""
-MAX_EXPECTED_STEPS = 1e14
-"""Expected steps beyond which policies are not told apart."""
-MAX_FACTORISED_VALUE = 1e5
-"""Values up to which a sparse factorisation is trusted."""
-IMPROVEMENT_MARGIN = 1e-12
-"""An action must be better by this relative margin to replace another: ties go to the lowest number."""
-FLOAT_ERROR = 1e-9
-"""Relative room for rounding when a value is held against a bound."""
+GoalStates = int | Collection[int]
+"""A state, or several: the goal is reached when any of them is."""
+
+MAX_RESIDUAL = 1e-12  # Bellman residual at which sweeps stop: the relative error of the values
+MAX_IMPROVEMENT_SWEEPS = 300  # over all actions; goals that need more are left to policy iteration
+IMPROVEMENT_MARGIN = 1e-12  # relative; an action must be better by this to replace another, else the lower number wins
+FLOAT_ERROR = 1e-9  # relative tolerance when a value is compared with a bound
 
 
 def is_at_most(value: ArrayLike, bound: ArrayLike) -> Bools:
-    """value <= bound, up to rounding (``FLOAT_ERROR``)."""
+    """Return value <= bound, up to rounding (``FLOAT_ERROR``)."""
     limit = np.asarray(bound, float)
     result: Bools = np.asarray(value, float) <= limit + FLOAT_ERROR * np.maximum(1.0, np.abs(limit))
     return result
 
 
 def optimal_values(mdp: TabularMDP, goals: Sequence[GoalStates] | None = None, *, reset: bool = True) -> Floats:
-    """V*(s -> g) as [S, G], infinite where no policy reaches g surely; all states are goals unless given.
+    """V*(s -> g) as [S, G], infinite if no policy reaches g surely; all states are goals unless given.
 
-    ``reset=False`` takes the reset action away (the reset-free problem of ``lemma_exp_sep``).
+    ``reset=False`` removes the reset action (the reset-free problem of ``lemma_exp_sep``).
     """
     targets, model = to_target_goals(mdp, goals), to_sparse_model(mdp, reset)
     V: Floats = graph_kernels.hop_counts_to_goals(model, *graph_kernels.reversed_edges(model), targets, np.inf)
@@ -82,10 +74,10 @@ def optimal_values(mdp: TabularMDP, goals: Sequence[GoalStates] | None = None, *
 def optimal_policy(
     mdp: TabularMDP, V: Floats, goals: Sequence[GoalStates] | None = None, *, reset: bool = True
 ) -> Actions:
-    """Greedy actions [S, G] for optimal values V [S, G]; the reset where V is infinite and at the goal.
+    """Greedy actions [S, G] for optimal values V [S, G]; the reset in states of infinite value and at the goal.
 
-    The policy reaches its goal with probability one from every state of finite value (see the module's
-    text): pairs that never leave their state are not candidates, and ties go to the lowest action.
+    The policy reaches its goal with probability one from every state of finite value: pairs that never leave their
+    state are not candidates, and ties go to the lowest action.
     """
     targets = to_target_goals(mdp, goals)
     if V.shape != (mdp.n_states, targets.size):
@@ -96,7 +88,7 @@ def optimal_policy(
 
 
 def policy_values(mdp: TabularMDP, actions: ArrayLike, goal: GoalStates) -> Floats:
-    """V^pi(s -> g) [S] of the stationary policy ``actions`` [S], infinite where it may miss the goal."""
+    """V^pi(s -> g) [S] of the stationary policy ``actions`` [S], infinite if it may miss the goal."""
     table = _check_policy_table(mdp, actions, 1)
     members = goal_state_mask(mdp, goal)
     chain = _policy_chain(to_sparse_model(mdp), table, members)
@@ -106,8 +98,8 @@ def policy_values(mdp: TabularMDP, actions: ArrayLike, goal: GoalStates) -> Floa
 def periodic_value(mdp: TabularMDP, actions: ArrayLike, goal: GoalStates) -> float:
     """V^pi(s0 -> g) of the policy that plays the H stages of ``actions`` [H, S], resets, and starts again.
 
-    A period reaches g with probability rho and takes T expected steps, the closing reset included where
-    it fails: V = T + (1 - rho) V = T / rho. A reset that the table itself chooses does not turn the clock.
+    A period reaches g with probability rho and takes T expected steps, including the closing reset if it fails:
+    V = T + (1 - rho) V = T / rho. A reset that the table itself chooses does not change the clock.
     """
     table = _check_policy_table(mdp, actions, 2)
     members = goal_state_mask(mdp, goal)
@@ -118,15 +110,16 @@ def periodic_value(mdp: TabularMDP, actions: ArrayLike, goal: GoalStates) -> flo
 
 
 def policy_value(mdp: TabularMDP, policy: Policy, goal: GoalStates | None = None) -> float:
-    """V^pi(s0 -> g) of a stationary or periodic policy; its own goal unless given."""
+    """V^pi(s0 -> g) of a stationary or periodic policy; g is its own goal unless given."""
     target = policy.goal if goal is None else goal
     if not policy.stationary:
         return periodic_value(mdp, policy.actions, target)
     members = goal_state_mask(mdp, target)
     chain = _policy_chain(to_sparse_model(mdp), _check_policy_table(mdp, policy.actions[0], 1), members)
-    met = graph_kernels.forward_closure(chain.indptr, chain.successors, np.arange(mdp.n_states) == mdp.start)
-    # no other state matters to s0: they are left out as if they could not be finished
-    return float(_evaluate_chain(chain, members, np.where(met, _almost_sure_hops(chain, members), np.inf))[mdp.start])
+    reached = graph_kernels.breadth_first_hops(chain.indptr, chain.successors, np.array([mdp.start]), np.inf) < np.inf
+    # Other states do not matter to s0. Infinite hops exclude them from the sweeps.
+    hops = np.where(reached, _almost_sure_hops(chain, members), np.inf)
+    return float(_evaluate_chain(chain, members, hops)[mdp.start])
 
 
 def optimal_distances(
@@ -135,26 +128,27 @@ def optimal_distances(
     *,
     within: float = np.inf,
 ) -> Floats:
-    """V*(s0 -> g) as [G] where it is at most ``within``, up to rounding; infinite where it is more.
+    """V*(s0 -> g) as [G] if it is at most ``within``, up to rounding; infinite if it is more.
 
-    Goals with more hops from s0 are not looked at. For the others, every state may be left for good at a cost
-    C > within + 1, which changes nothing where it matters: let W be the values of that problem. If W(s0) <= C - 1, the
-    reset is nowhere worse than leaving, hence W = V*; otherwise V*(s0) >= W(s0) > C - 1. States that are at least C
-    hops from the goal, most of them in a large world, are all worth min(C, 1 + W(s0)), and no sweep looks at them.
+    Goals with more hops from s0 are skipped. For the others, every state may be left for good at a cost C > within + 1,
+    which changes no value that is returned: let W be the values of that problem. If W(s0) <= C - 1, the reset is
+    nowhere worse than leaving, hence W = V*; otherwise V*(s0) >= W(s0) > C - 1. States that are at least C hops from
+    the goal, most of them in a large model, all have the value min(C, 1 + W(s0)), and no sweep visits them.
     """
     model, targets = to_sparse_model(mdp), to_target_goals(mdp, goals)
     cap = 2.0 + within * (1.0 + 2.0 * FLOAT_ERROR)
     backwards = graph_kernels.reversed_edges(model)
-    # terminal states are taken for open here: hops that are too few leave out too little
+    # This ignores which states are terminal. The hops may be too few, so no near goal is skipped.
     forwards = np.ascontiguousarray(mdp.indptr[:: mdp.n_actions]), mdp.successors
     reach = graph_kernels.breadth_first_hops(*forwards, np.array([mdp.start]), cap) < np.inf
     near = np.unique(targets.column[reach])
     best = np.full(targets.size, np.inf)
-    for block in np.array_split(near[near >= 0], range(DISTANCE_BLOCK_GOALS, len(near), DISTANCE_BLOCK_GOALS)):
+    block_size = 256  # goals whose values in all states are in memory at the same time
+    for block in np.array_split(near[near >= 0], range(block_size, len(near), block_size)):
         V = graph_kernels.hop_counts_to_goals(model, *backwards, select_targets(targets, block), cap)
         reached = V[mdp.start] < cap
-        found = block[reached]
-        best[found] = _solve_all_goals(model, select_targets(targets, found), V[:, reached], cap)[mdp.start]
+        goal = block[reached]
+        best[goal] = _solve_all_goals(model, select_targets(targets, goal), V[:, reached], cap)[mdp.start]
     return np.where(is_at_most(best, within), best, np.inf)
 
 
@@ -163,18 +157,13 @@ def reachable_set(mdp: TabularMDP, radius: float) -> Longs:
     return np.flatnonzero(np.isfinite(optimal_distances(mdp, within=radius)))
 
 
-def max_start_distance(mdp: TabularMDP) -> float:
-    """D_0 = max_g V*(s0 -> g) (definition ``def_VSSP``)."""
-    return float(optimal_distances(mdp).max())
-
-
 def diameter(mdp: TabularMDP, *, reset: bool = True) -> float:
-    """D = max_{s, g} V*(s -> g) (definition ``def_VSSP``); at most D_0 + 1 with the reset."""
+    """D = max_{s, g} V*(s -> g) (definition ``def_VSSP``); with the reset at most 1 + max_g V*(s0 -> g)."""
     return float(optimal_values(mdp, reset=reset).max())
 
 
 def _solve_all_goals(model: SparseModel, targets: TargetGoals, V: Floats, cap: float) -> Floats:
-    """V* [S, G] from the hops V [S, G], whose infinite entries are right; above the cap anything larger will do."""
+    """V* [S, G] from the hops V [S, G], whose infinite entries are exact; values above the cap need not be."""
     V, residual = run_value_iteration(model, targets, V, cap, MAX_RESIDUAL, MAX_IMPROVEMENT_SWEEPS)
     for j in np.flatnonzero(residual > MAX_RESIDUAL):
         V[:, j] = _policy_iteration(model, V[:, j], membership_mask(targets.column, int(j)), residual[j])
@@ -182,10 +171,10 @@ def _solve_all_goals(model: SparseModel, targets: TargetGoals, V: Floats, cap: f
 
 
 def _policy_iteration(model: SparseModel, V: Floats, goal: Bools, residual: float) -> Floats:
-    """Exact V* [S] from values V [S] whose infinite entries are right."""
+    """Exact V* [S] from values V [S] whose infinite entries are exact."""
     actions = np.full((V.size, 1), -1, np.int16)
     improve_policy(model, single_goal_column(goal), V[:, None].copy(), actions, IMPROVEMENT_MARGIN, 0.0)
-    if residual > 0.5:  # else the greedy policy is proper, with V^pi <= 2 V
+    if residual > 0.5:  # otherwise the greedy policy is proper, with V^pi <= 2 V
         _make_policy_proper(model, actions, goal, np.isfinite(V))
     return _improve_until_best(model, actions, goal, np.isfinite(V), 0.0)
 
@@ -193,20 +182,20 @@ def _policy_iteration(model: SparseModel, V: Floats, goal: Bools, residual: floa
 def _make_policy_proper(model: SparseModel, actions: Actions, goal: Bools, finite: Bools) -> None:
     """Make ``actions`` [S, 1] a good proper policy, in place.
 
-    Policy iteration must not start from any proper policy: its values may be too large for arithmetic.
-    Let every step be the last with probability 1/K, so that no value exceeds K, and improve; if all values
-    are at most K/2, then from every state the goal comes before that end with probability 1/2 at least,
-    hence V^pi <= K without it. Otherwise try a larger K.
+    Not every proper policy can start policy iteration: its values may be too large for arithmetic. Let every step be
+    the last with probability 1/K, so no value exceeds K, and improve. If all values are at most K/2, then from every
+    state the goal comes before that end with probability at least 1/2, hence V^pi <= K without it. Otherwise try a
+    larger K, up to 1e14, where rounding hides the differences between policies.
     """
-    patience = 100.0
-    while _improve_until_best(model, actions, goal, finite, 1 / patience)[finite].max() > patience / 2:
-        if patience >= MAX_EXPECTED_STEPS:
+    K = 100.0
+    while _improve_until_best(model, actions, goal, finite, 1 / K)[finite].max() > K / 2:
+        if K >= 1e14:
             break
-        patience *= 100
+        K *= 100
 
 
 def _improve_until_best(model: SparseModel, actions: Actions, goal: Bools, finite: Bools, halt: float) -> Floats:
-    """Howard's policy iteration from ``actions`` [S, 1], which it leaves at their best; the values [S]."""
+    """Howard's policy iteration: improve ``actions`` [S, 1] in place, and return the values [S]."""
     best = np.full(finite.size, np.inf)
     while True:
         chain = _policy_chain(model, actions[:, 0], goal)
@@ -227,15 +216,15 @@ def _policy_chain(model: SparseModel, actions: Actions, goal: Bools) -> SparseMo
 
 
 def _almost_sure_hops(chain: SparseModel, goal: Bools) -> Floats:
-    """[S]: the hops to the goal where the chain reaches it with probability one; infinite elsewhere."""
+    """Hops to the goal [S], infinite if the chain may miss it."""
     backwards = graph_kernels.reversed_edges(chain)
     hops = graph_kernels.breadth_first_hops(*backwards, np.flatnonzero(goal), np.inf)
-    missed = graph_kernels.forward_closure(*backwards, hops == np.inf)
-    return np.where(missed, np.inf, hops)
+    may_miss = graph_kernels.breadth_first_hops(*backwards, np.flatnonzero(hops == np.inf), np.inf) < np.inf
+    return np.where(may_miss, np.inf, hops)
 
 
 def _evaluate_chain(chain: SparseModel, goal: Bools, hops: Floats) -> Floats:
-    """V^pi [S] of a chain that reaches the goal surely where its ``hops`` [S] are finite; infinite elsewhere."""
+    """V^pi [S] of a chain, infinite if ``hops`` [S] are; elsewhere it must reach the goal surely."""
     V, residual = run_value_iteration(
         chain,
         TargetGoals(1, single_goal_column(goal)),
@@ -248,9 +237,9 @@ def _evaluate_chain(chain: SparseModel, goal: Bools, hops: Floats) -> Floats:
 
 
 def _solve_by_factorisation(chain: SparseModel, goal: Bools, sure: Bools, halt: float = 0.0) -> Floats:
-    """V^pi [S] of a chain by one sparse solve over the states of ``sure`` [S]; infinite elsewhere.
+    """V^pi [S] of a chain by one sparse solve over the states ``sure`` [S]; infinite elsewhere.
 
-    ``halt`` is the probability with which every step is the last.
+    Every step is the last with probability ``halt``.
     """
     V = np.where(sure, 0.0, np.inf)
     inner = np.flatnonzero(sure & ~goal)
@@ -265,10 +254,10 @@ def _solve_by_factorisation(chain: SparseModel, goal: Bools, sure: Bools, halt: 
 
 
 def _expected_steps(P: sparse.csr_array[np.float64, tuple[int, int]], out: Floats) -> Floats:
-    """Expected steps [n] until the chain that moves by P [n, n] (empty diagonal) ends, which it does with ``out``.
+    """Expected steps [n] of a chain that moves by P [n, n] (empty diagonal) and ends with probability ``out`` [n].
 
-    The relative error of a factorisation grows with the values; where they are large, states are
-    eliminated instead, which takes longer and is exact at any size.
+    The relative error of a factorisation grows with the values. If they are large, states are eliminated instead, which
+    takes longer and is exact at any size.
     """
     leaving = P.sum(axis=1) + out  # 1 - p(s | s), without cancellation
     system = sparse.csc_matrix(sparse.diags_array(leaving) - P)
@@ -276,7 +265,7 @@ def _expected_steps(P: sparse.csr_array[np.float64, tuple[int, int]], out: Float
         steps = splu(system, permc_spec="MMD_AT_PLUS_A", diag_pivot_thresh=0.0).solve(np.ones(out.size))
     except RuntimeError:  # singular to working precision
         steps = np.full(out.size, np.inf)
-    if 0 < steps.min() <= steps.max() < MAX_FACTORISED_VALUE:
+    if 0 < steps.min() <= steps.max() < 1e5:
         return steps
     return graph_kernels.eliminate_states(P.toarray(), out.copy())
 
@@ -290,15 +279,8 @@ def _check_policy_table(mdp: TabularMDP, actions: ArrayLike, ndim: int) -> Actio
     return table
 
 
-# Goals as the exact solver takes them: states, or sets of states.
-
-
-GoalStates = int | Collection[int]
-"""A state, or several: the goal is reached when any of them is."""
-
-
 def to_target_goals(mdp: TabularMDP, goals: Sequence[GoalStates] | None) -> TargetGoals:
-    """The goals, one column each; all states unless given."""
+    """Return goals with one column each; all states unless given."""
     if goals is None:
         return TargetGoals(mdp.n_states, np.arange(mdp.n_states)[:, None])
     sets = [list(goal) if isinstance(goal, Collection) else [goal] for goal in goals]
@@ -308,17 +290,17 @@ def to_target_goals(mdp: TabularMDP, goals: Sequence[GoalStates] | None) -> Targ
 
 
 def goal_state_mask(mdp: TabularMDP, goal: GoalStates) -> Bools:
-    """[S] the states of one goal."""
+    """The states of one goal, as a mask [S]."""
     return membership_mask(to_target_goals(mdp, [goal]).column, 0)
 
 
 def select_targets(targets: TargetGoals, goals: Longs) -> TargetGoals:
-    """Some of the goals, with columns in their order."""
-    place = np.full(targets.size + 1, -1)  # the last entry is for -1
-    place[goals] = np.arange(goals.size)
-    return TargetGoals(goals.size, place[targets.column])
+    """Return some of the goals, with columns in their order."""
+    column = np.full(targets.size + 1, -1)  # the last entry is for -1
+    column[goals] = np.arange(goals.size)
+    return TargetGoals(goals.size, column[targets.column])
 
 
 def single_goal_column(goal: Bools) -> Longs:
-    """[S, 1] column 0 in the states of ``goal`` [S]."""
+    """Columns [S, 1]: 0 in the states of ``goal`` [S], -1 elsewhere."""
     return np.where(goal, 0, -1)[:, None]

@@ -1,1 +1,1 @@
-"""Linear mixture worlds: d known kernels, an unknown combination of them."""
+"""Methods for linear mixtures: d known kernels and an unknown combination of them."""

@@ -8,9 +8,9 @@ over the different feature vectors phi(s' | s, a) and c_k counts their transitio
 for all t with probability 1 - delta (Dirichlet(1/2) universal portfolio, Ville's inequality). Transitions whose
 vector is constant say nothing about theta and are not counted in t.
 
-The set is enclosed in an ellipsoid around *any* theta_hat of the simplex, so that the maximiser need not be exact.
-With y_k = <phi_k, theta> / <phi_k, theta_hat> - 1 and gap = max_i sum_k c_k phi_ki / <phi_k, theta_hat> - t (the
-duality gap),
+The set is enclosed in an ellipsoid around *any* theta_hat of the simplex, so the maximiser need not be exact. With
+y_k = <phi_k, theta> / <phi_k, theta_hat> - 1 and gap = max_i sum_k c_k phi_ki / <phi_k, theta_hat> - t (the duality
+gap),
 
     sum_k c_k (y_k - ln(1 + y_k)) <= rho + gap,      y - ln(1+y) >= y^2 / (2 + 4/3 max(y, 0)).
 
@@ -33,40 +33,35 @@ from adagoal.core.types import Floats, Longs
 from adagoal.planning.model_arrays import ThetaRegion
 
 LOG_BARRIER = 1e-3
-"""The maximiser is that of l + BARRIER sum ln theta_i: its duality gap is at most d BARRIER, and no theta_i is zero."""
-MAX_LIKELIHOOD_NEWTON_STEPS = 60
-ENCLOSURE_ROUNDS = 8
-"""Rounds of the bounds R_k."""
-SIMPLEX_BALL_SHARE = 1e-2
-"""Share of the radius spent on the simplex' own ball, so that H is never singular."""
+"""Weight b of the barrier b sum_i ln theta_i in the maximisation. The duality gap is then at most d b, and the
+maximiser lies inside the simplex, where the next maximisation starts."""
 
 
 class LikelihoodLearner:
-    """The learner; see the module's text."""
+    """The likelihood set: a :class:`~adagoal.linear.mixture_bounds.RegionLearner`."""
 
     name = "likelihood"
     simplex = True
 
     def __init__(self, mixture: LinearMixture, delta: float) -> None:
         if not mixture.has_probability_kernels:
-            raise InputError(
-                "likelihood needs kernels that are probability distributions; try vtr-pooled", name="method"
-            )
+            text = "likelihood needs kernels that are probability distributions; try vtr-pooled"
+            raise InputError(text, name="method")
         self.delta, d = delta, mixture.d
-        self._vector_of_place, self._feature_vectors = mixture.distinct_features
+        self._vector_of_entry, self._feature_vectors = mixture.distinct_features
         self._informative = np.ptp(self._feature_vectors, axis=1) > 0
         self._c = np.zeros(len(self._feature_vectors))
         self.theta = np.full(d, 1.0 / d)
         _, self._N = mixture.theta_parametrisation
 
     def absorb_transitions(self, new: Longs, total: Longs, f: Floats) -> None:
-        """Count the feature vectors of all transitions; f plays no part in a likelihood."""
-        self._c = np.bincount(self._vector_of_place, total, minlength=len(self._feature_vectors)) * self._informative
+        """Count the feature vectors of all transitions; the likelihood does not need f."""
+        self._c = np.bincount(self._vector_of_entry, total, minlength=len(self._feature_vectors)) * self._informative
         used = self._c > 0
         self.theta = maximise_likelihood(self._feature_vectors[used], self._c[used], self.theta)
 
     def confidence_region(self) -> ThetaRegion:
-        """The ellipsoid of the module's text."""
+        """Return an ellipsoid that encloses the likelihood set."""
         used = self._c > 0
         H, rho = enclose_likelihood_set(
             self._feature_vectors[used], self._c[used], self.theta, self._N, self.squared_radius() / 2.0
@@ -76,16 +71,16 @@ class LikelihoodLearner:
         return ThetaRegion(self.theta, np.ascontiguousarray(math.sqrt(2.0 * rho) * half.T), self.simplex)
 
     def squared_radius(self) -> float:
-        """2 rho: twice what theta* may be short of the best log-likelihood."""
+        """2 rho."""
         d, t = len(self.theta), float(self._c.sum())
         return 2.0 * (math.log(1.0 / self.delta) + (d - 1) / 2 * math.log(t + 1.0) + math.log(2.0))
 
     def learner_state(self) -> dict[str, NDArray[Any]]:
-        """The counts of the vectors, and the maximiser that the next one starts from."""
+        """Return the counts of the vectors, and the maximiser, from which the next maximisation starts."""
         return {"c": self._c, "theta": self.theta}
 
     def restore_learner(self, arrays: dict[str, NDArray[Any]]) -> None:
-        """The inverse of :meth:`learner_state`."""
+        """Restore a saved :meth:`learner_state`."""
         wanted = {
             "c": ArraySpec("float64", self._c.shape, low=0),
             "theta": ArraySpec("float64", self.theta.shape, low=0),
@@ -97,9 +92,9 @@ class LikelihoodLearner:
 
 
 def maximise_likelihood(phi: Floats, c: Floats, theta: Floats) -> Floats:
-    """argmax of sum_k c_k ln <phi_k, theta> + BARRIER sum_i ln theta_i over the simplex, from ``theta`` (inside it).
+    """Maximise sum_k c_k ln <phi_k, theta> + LOG_BARRIER sum_i ln theta_i over the simplex, starting inside it.
 
-    Newton's method on the affine hull with halved steps; whatever it returns lies in the simplex.
+    Newton's method on the affine hull with halved steps; it returns a point of the simplex even if it stops early.
     """
     d = len(theta)
 
@@ -107,7 +102,7 @@ def maximise_likelihood(phi: Floats, c: Floats, theta: Floats) -> Floats:
         return -float(c @ np.log(phi @ at)) - LOG_BARRIER * float(np.log(at).sum())
 
     value = loss(theta)
-    for _ in range(MAX_LIKELIHOOD_NEWTON_STEPS):
+    for _ in range(60):
         p = phi @ theta
         gradient = -(phi.T @ (c / p)) - LOG_BARRIER / theta
         system = np.ones((d + 1, d + 1))
@@ -117,6 +112,7 @@ def maximise_likelihood(phi: Floats, c: Floats, theta: Floats) -> Floats:
         decrease = -float(gradient @ step)
         if decrease < 1e-9:
             break
+        # Stay inside the simplex: go at most 95% of the way to its boundary.
         size = min(1.0, 0.95 / max(float((-step / theta).max()), 1e-300))
         while size > 1e-12:
             trial = theta + size * step
@@ -133,17 +129,18 @@ def maximise_likelihood(phi: Floats, c: Floats, theta: Floats) -> Floats:
 def enclose_likelihood_set(phi: Floats, c: Floats, theta: Floats, N: Floats, rho: float) -> tuple[Floats, float]:
     """(H [k, k], rho'): the likelihood set lies in { theta + N z : z^T H z <= 2 rho' }.
 
-    phi: [K, d] vectors with their counts c [K] > 0; ``theta`` is any point inside the simplex.
+    phi: vectors [K, d] with their counts c [K] > 0; ``theta`` is any point inside the simplex.
     """
     p = phi @ theta
     gap = max(float((phi.T @ (c / p)).max()) - float(c.sum()), 0.0) if len(c) else 0.0
-    far = float(((np.eye(len(theta)) - theta) ** 2).sum(axis=1).max())
-    ball = 2.0 * SIMPLEX_BALL_SHARE * rho / max(far, 1e-300) * np.eye(N.shape[1])
-    total = rho * (1.0 + SIMPLEX_BALL_SHARE) + gap
+    # A share of the radius is spent on a ball that contains the simplex, so H is never singular.
+    ball_share, far = 1e-2, float(((np.eye(len(theta)) - theta) ** 2).sum(axis=1).max())
+    ball = 2.0 * ball_share * rho / max(far, 1e-300) * np.eye(N.shape[1])
+    total = rho * (1.0 + ball_share) + gap
     rows = (phi @ N) / p[:, None]
     R = phi.max(axis=1, initial=0.0) / p - 1.0
     H = ball
-    for _ in range(ENCLOSURE_ROUNDS):
+    for _ in range(8):  # every round is valid, so any number will do
         H = ball + (rows.T * (c / (1.0 + 2.0 / 3.0 * R))) @ rows
         spread = np.einsum("ki,ik->k", rows, np.linalg.solve(H, rows.T)) if len(H) else 0.0 * R
         R = np.minimum(R, np.sqrt(2.0 * total * spread))

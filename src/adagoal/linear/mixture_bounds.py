@@ -1,14 +1,14 @@
 """Certified bounds for linear mixtures: the planner that ``vtr-pooled`` and ``likelihood`` share.
 
-A *learner* turns transitions into a :class:`~adagoal.planning.model_arrays.ThetaRegion` that holds theta* at all times
-with probability 1 - delta. All else is as in the tabular case (docs/theory.md has the proofs):
+A *learner* turns transitions into a :class:`~adagoal.planning.model_arrays.ThetaRegion` that contains theta* at all
+times with probability 1 - delta. The rest is as in the tabular case (docs/theory-linear.md has the proofs):
 
     D_g      from  V <- max(V, T_low V),   T_low V = min{ C, 1 + V(s0), min_a 1 + Low_sa(V) }
     upper_g  from  Y <- min(Y, T_up Y),    T_up Y  = min{ 1 + Y(s0), min_a 1 + Up_sa(Y) }
     Low, Up  =  <theta, phi_f>  -+  radius ||phi_f||,   E_g = min(upper_g, C) - D_g,   C = L + 1 + epsilon
 
 V starts at the number of hops in the graph of all possible transitions, which is known before the first step. Planning
-is lazy: bounds that are out of date are still bounds, so only goals that the rule wants to play are brought up to date.
+is lazy: outdated bounds are still bounds, so only goals that the rule wants to play are updated.
 """
 
 from __future__ import annotations
@@ -22,67 +22,59 @@ from numpy.typing import NDArray
 from scipy import sparse
 from scipy.sparse import csgraph
 
-from adagoal.certified.goal_table import one_column_per_goal
-from adagoal.core.environment import ExplorationPlan
-from adagoal.core.file_formats import (
-    COUNT_SCHEMA,
-    ArraySchema,
-    ArraySpec,
-    check_arrays,
-    check_json_value,
-    object_schema,
-)
+from adagoal.core.environment import NO_LIMIT, ExplorationPlan
+from adagoal.core.exploration_run import EstimatesPerGoal
+from adagoal.core.file_formats import COUNT_SCHEMA, ArraySchema, ArraySpec
 from adagoal.core.goal_space import GoalSpace
 from adagoal.core.linear_mixture import LinearMixture
 from adagoal.core.transition_data import TransitionCounts
 from adagoal.core.types import Actions, Bools, Floats, Longs
-from adagoal.linear.mixture_counts import MixtureCounts
+from adagoal.linear.mixture_counts import MixtureEstimates
 from adagoal.planning.mixture_sweeps import improve_mixture_bounds
-from adagoal.planning.model_arrays import MixtureBlock, TargetGoals, ThetaRegion, features_from_mixture
-
-REPLAN_GROWTH = 1.1
-"""Plan again once the number of transitions has grown by this factor."""
-MIN_REPLAN_TRANSITIONS = 100
-"""Transitions before the second plan."""
-MAX_MIXTURE_SWEEPS = 10
-"""Sweeps per plan, at most; the next plan goes on from where this one stopped."""
-MIXTURE_BLOCK_GOALS = 8
-"""Goals planned together."""
-NEVER = 2**62
+from adagoal.planning.model_arrays import MixtureBlock, TargetGoals, ThetaRegion
 
 
 class RegionLearner(Protocol):
-    """What is known about theta."""
+    """A confidence region for theta that shrinks with the data."""
 
     name: str
-    simplex: bool
-    """theta is believed to lie in the simplex."""
+    simplex: bool  # whether theta is assumed to lie in the simplex
 
     def absorb_transitions(self, new: Longs, total: Longs, f: Floats) -> None:
-        """Take in the transitions ``new`` [nnz] since the last call (``total``: all). f [S] was fixed before them."""
-        ...
+        """Add the transitions ``new`` [nnz] since the last call (``total``: all); f [S] was fixed before them."""
 
     def confidence_region(self) -> ThetaRegion:
-        """Where theta* lies now."""
-        ...
+        """Return the current region."""
 
     def squared_radius(self) -> float:
-        """The square of the region's radius in the norm of what was observed."""
-        ...
+        """Square of the region's radius in the norm of the observed data."""
 
     def learner_state(self) -> dict[str, NDArray[Any]]:
-        """Arrays for a checkpoint."""
-        ...
+        """Return arrays for a checkpoint."""
 
     def restore_learner(self, arrays: dict[str, NDArray[Any]]) -> None:
-        """The inverse of :meth:`learner_state`."""
-        ...
+        """Restore a saved :meth:`learner_state`."""
 
 
-class MixtureBounds:
-    """Estimates (see :class:`adagoal.core.exploration_run.PlanningEstimates`) from a learner; see the module's text."""
+class MixtureBounds(MixtureEstimates, EstimatesPerGoal):
+    """Lower and upper bounds for all goals, from the confidence region of a learner."""
 
     guarantee = True
+    ARRAY_SCHEMA: ClassVar[ArraySchema] = {
+        **MixtureEstimates.ARRAY_SCHEMA,
+        "V": ArraySpec("float64", ("G", "S"), low=0),
+        "Y": ArraySpec("float64", ("G", "S"), low=0),
+        "optimistic": ArraySpec("int16", ("S", "G"), low=0, high="A"),
+        "best": ArraySpec("int16", ("G", "S"), low=0, high="A"),
+        "D": ArraySpec("float64", ("G",), low=0, finite=False),
+        "stale": ArraySpec("bool", ("G",)),
+        "_target": ArraySpec("float64", ("S",)),
+    }
+    FACTS_SCHEMA: ClassVar[dict[str, Any]] = {
+        **MixtureEstimates.FACTS_SCHEMA,
+        "_last_column": COUNT_SCHEMA,
+        "_n_updates": COUNT_SCHEMA,
+    }
 
     def __init__(
         self,
@@ -94,78 +86,58 @@ class MixtureBounds:
         space: GoalSpace | None,
         note: Callable[[str], None],
     ) -> None:
-        self.mixture, self.counts, self.learner, self.L, self.epsilon = mixture, counts, learner, L, epsilon
-        self.name = learner.name
+        EstimatesPerGoal.__init__(self, counts, L, epsilon, space)
+        self.init_mixture(mixture, note, learner.simplex, min_new_transitions=100)
+        self.learner, self.name = learner, learner.name
         self.cap = L + 1.0 + epsilon
-        S, A = mixture.n_states, mixture.n_actions
-        self.space = space or GoalSpace.from_states(S, S)
-        self.goals, self.column = one_column_per_goal(self.space)
-        self.goal_state, G = self.goals, len(self.goals)
-        self.V = np.zeros((G, S))
-        """[G, S] lower bounds"""
-        self.Y = np.full((G, S), np.inf)
-        """[G, S] upper bounds"""
-        self.optimistic = np.full((S, G), A, np.int16)
-        """[S, G] greedy for V: what exploration plays"""
-        self.best = np.full((G, S), A, np.int16)
-        """[G, S] the policy of Y: what is returned"""
+        S, A, G = mixture.n_states, mixture.n_actions, len(self.goals)
+        self.V = np.zeros((G, S))  # lower bounds
+        self.Y = np.full((G, S), np.inf)  # upper bounds
+        self.optimistic = np.full((S, G), A, np.int16)  # greedy for V, for exploration
+        self.best = np.full((G, S), A, np.int16)  # the policies of Y, for the result
         self.D = np.zeros(G)
         self.stale = np.ones(G, bool)
-        self.plans = 0
-        self.episodes_per_plan = 1
-        self._reachable_from_start = np.isfinite(
-            csgraph.dijkstra(_transition_graph(mixture), indices=[mixture.start], unweighted=True)
-        )[0]
-        self._features = features_from_mixture(mixture)
+        from_start = csgraph.dijkstra(_transition_graph(mixture), indices=[mixture.start], unweighted=True)
+        self._reachable_from_start = np.isfinite(from_start)[0]
         self.set_radius(L, 1)
-        self.mixture_counts = MixtureCounts(mixture, counts, note, learner.simplex)
         self._theta_region = learner.confidence_region()
-        self._target = self.V[0].copy()
-        """[S] the function that the next transitions are regressed on"""
-        self._planned_transitions = -1
-        """Transitions known to the learner."""
-        self._n_updates = 0
-        self._last_column = 0
-
-    # --- what the loop sees -----------------------------------------------------------------------------------
+        self._target = self.V[0].copy()  # [S]: the function for the regression of the next transitions
+        self._n_updates = 0  # of the learner
+        self._last_column = 0  # the last planned column with the largest error
 
     @property
     def upper(self) -> Floats:
-        """[G] bounds on the value of the policies in ``best``; infinite where none is proven (lemma M4)."""
+        """Upper bounds on the values of the policies in ``best`` [G]; infinite without a proof (lemma M4)."""
         top = self.Y[:, self.mixture.start]
         return np.where(top <= self.L + self.epsilon, top, np.inf)
 
     @property
     def E(self) -> Floats:
-        """[G] error estimates."""
-        missing: Floats = np.maximum(np.minimum(self.upper, self.cap) - self.D, 0.0)
-        return missing
+        """Errors [G]."""
+        errors: Floats = np.maximum(np.minimum(self.upper, self.cap) - self.D, 0.0)
+        return errors
 
     def distance_bounds(self, goal: int) -> tuple[float, float]:
-        """[lower, upper]: the best policy takes at least lower, the returned one at most upper expected steps."""
+        """(D, upper): the best policy takes at least D, the returned one at most ``upper`` expected steps."""
         j = self.column[goal]
         return float(self.D[j]), float(self.upper[j])
 
     def goal_policy(self, goal: int) -> Actions:
-        """[1, S] the policy that the certificate speaks of."""
+        """Return the certified policy [1, S]."""
         return self.best[None, self.column[goal]].copy()
 
     def refresh_columns(self, wanted: Bools) -> bool:
-        """Bring a block of goals up to date, ``wanted`` [G] first; False if none of those was stale.
+        """Update a block of goals among ``wanted`` [G]; return False if none of them was stale.
 
-        New transitions are taken in, and make all goals stale, once the data has grown by :data:`REPLAN_GROWTH`.
+        Once the data has grown enough, the learner gets the new transitions and all goals become stale.
         """
-        n = int(self.counts.n.sum())
-        if self._planned_transitions < 0 or n >= max(
-            self._planned_transitions + MIN_REPLAN_TRANSITIONS, REPLAN_GROWTH * self._planned_transitions
-        ):
+        if self.is_plan_due():
             self._update_learner()
-            self._planned_transitions = n
             self.stale[:] = True
         todo = np.flatnonzero(self.stale & wanted)
         if not len(todo):
             return False
-        block = todo[np.argsort(-self.E[todo], kind="stable")][:MIXTURE_BLOCK_GOALS]
+        block = todo[np.argsort(-self.E[todo], kind="stable")][:8]
         self._sweep_block(block)
         self.stale[block] = False
         self._last_column = int(block[np.argmax(self.E[block])])
@@ -173,17 +145,15 @@ class MixtureBounds:
         return True
 
     def exploration_plan(self) -> ExplorationPlan:
-        """The optimistic policies, for about as long as the next plan waits."""
-        due = max(MIN_REPLAN_TRANSITIONS, (REPLAN_GROWTH - 1.0) * self._planned_transitions) - (
-            int(self.counts.n.sum()) - self._planned_transitions
-        )
-        self.episodes_per_plan = max(1, math.ceil(due / (1.0 + float(self.D[self._last_column]))))
-        limit = math.ceil(4 * self.cap)  # more would help nobody: where a goal is that far, a reset is as good
-        threshold = np.full(len(self.counts.n), NEVER)
-        return ExplorationPlan(self.optimistic[None], self.goal_state, limit, threshold, self.space.goals_of_states)
+        """Return the optimistic policies, for about as many episodes as the next plan needs."""
+        steps = 1.0 + float(self.D[self._last_column])
+        self.episodes_per_plan = max(1, math.ceil(self.transitions_until_plan() / steps))
+        limit = math.ceil(4 * self.cap)  # an episode this long is lost: a reset would be as good
+        thresholds = np.full(len(self.counts.n), NO_LIMIT)
+        return ExplorationPlan(self.optimistic[None], self.goal_state, limit, thresholds, self.space.goals_of_states)
 
     def extra_arrays(self) -> dict[str, NDArray[Any]]:
-        """For the report: theta [d, 3] with its estimate, and the interval that holds it; and the whole region.
+        """Return theta [d, 3] (estimate, lower, upper) and the whole region, for the report.
 
         theta* = theta + theta_region u with ||u|| <= 1; theta_radius is the squared radius inside theta_region.
         """
@@ -196,17 +166,16 @@ class MixtureBounds:
         return {"theta": theta, "theta_region": region.root, "theta_radius": np.array([self.learner.squared_radius()])}
 
     def set_radius(self, L: float, stage: int) -> None:
-        """Begin, or go on with a larger radius as stage 2, 3, ... of a curriculum (label ``cor_UB_increasingL``).
+        """Set the first radius, or a larger one as stage 2, 3, ... of a curriculum (label ``cor_UB_increasingL``).
 
-        Lower bounds and proven policies carry over. The region of theta does not depend on the radius: no stage takes
-        a share of delta.
+        Lower bounds and proven policies carry over. The region of theta does not depend on the radius, so no stage
+        takes a share of delta.
         """
         unproven, start = ~np.isfinite(self.upper), self.mixture.start
         self.L, self.cap = L, L + 1.0 + self.epsilon
         members = [np.flatnonzero(self.space.states_of_goal(g)) for g in self.goals]
         hops = least_hop_counts(self.mixture, members, self.cap)
-        self._reachable_directly = hops < self.cap
-        """[G, S] where the goal may be reached, without a reset, in less than the cap; elsewhere the reset is best"""
+        self._reachable_directly = hops < self.cap  # [G, S]: without a reset; elsewhere the reset is best
         self.V = np.maximum(self.V, np.minimum(hops, 1.0 + hops[:, [start]]))
         self.Y[unproven], self.best[unproven] = self.cap, self.mixture.n_actions
         for g, states in enumerate(members):
@@ -215,91 +184,60 @@ class MixtureBounds:
         self.D = np.where(found, self.V[:, start], np.inf)
         self.stale[:] = True
 
-    # --- planning ---------------------------------------------------------------------------------------------
-
     def _update_learner(self) -> None:
-        """Hand the transitions since the last time to the learner, with the function that was fixed before them."""
-        new = self.mixture_counts.take_new_counts()
-        self.learner.absorb_transitions(new, self.mixture_counts.total, self._target)
+        """Give the learner the new transitions with the function that was fixed before them."""
+        new = self.take_new_transitions()
+        self.learner.absorb_transitions(new, self.total, self._target)
         self._theta_region = self.learner.confidence_region()
         self._n_updates += 1
-        self._target = self._next_regression_target()
+        # The next target: V of the goal last planned and, every other time, its gap Y - V, which upper bounds need.
+        V = self.V[self._last_column]
+        gap = self.Y[self._last_column] - V
+        use_gap = self._n_updates % 2 and np.ptp(gap[self._reachable_from_start]) > 0
+        self._target = gap if use_gap else V.copy()
 
     def _sweep_block(self, block: Longs) -> None:
-        """Both bounds of the goals of the block."""
+        """Update both bounds of the goals of the block."""
         targets = TargetGoals(len(block), self.space.columns_of_states(self.goals[block]))
         reach = MixtureBlock(
             targets,
             self._reachable_directly[block],
             self._reachable_from_start,
             self.cap,
-            MAX_MIXTURE_SWEEPS,
+            10,  # sweeps, at most; the next plan continues from these bounds
             tolerance=5e-3 * self.epsilon,
         )
         bounds = self.V[block], self.Y[block], np.ascontiguousarray(self.optimistic.T[block]), self.best[block]
-        V, Y, optimistic, best = improve_mixture_bounds(self._features, self._theta_region, reach, *bounds)
+        V, Y, optimistic, best = improve_mixture_bounds(self.features, self._theta_region, reach, *bounds)
         self.V[block], self.Y[block], self.best[block] = V, Y, best
-        self.optimistic = self.optimistic.copy()  # the old one may be in the hands of a plan
+        self.optimistic = self.optimistic.copy()  # a plan may still use the old table
         self.optimistic[:, block] = optimistic.T
         self.D[block] = np.maximum(self.D[block], V[:, self.mixture.start])
 
-    def _next_regression_target(self) -> Floats:
-        """[S] the function of the next rows: V of the goal last played and, every other time, its gap min(Y, C) - V."""
-        V = self.V[self._last_column]
-        gap = self.Y[self._last_column] - V
-        target: Floats = gap if self._n_updates % 2 and np.ptp(gap[self._reachable_from_start]) > 0 else V.copy()
-        return target
-
-    # --- saving -----------------------------------------------------------------------------------------------
-
-    ARRAY_SCHEMA: ClassVar[ArraySchema] = {
-        "V": ArraySpec("float64", ("G", "S"), low=0),
-        "Y": ArraySpec("float64", ("G", "S"), low=0),
-        "optimistic": ArraySpec("int16", ("S", "G"), low=0, high="A"),
-        "best": ArraySpec("int16", ("G", "S"), low=0, high="A"),
-        "D": ArraySpec("float64", ("G",), low=0, finite=False),
-        "stale": ArraySpec("bool", ("G",)),
-        "_target": ArraySpec("float64", ("S",)),
-    }
-    FACTS_SCHEMA = object_schema(
-        plans=COUNT_SCHEMA, planned={"type": "integer", "minimum": -1}, wanted=COUNT_SCHEMA, absorbed=COUNT_SCHEMA
-    )
-
     def state(self) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
-        """The bounds, the counts that they know, and what the learner keeps."""
-        arrays = {name: getattr(self, name) for name in self.ARRAY_SCHEMA} | {"total": self.mixture_counts.total}
-        learnt = {f"learner.{name}": array for name, array in self.learner.learner_state().items()}
-        facts = {
-            "plans": self.plans,
-            "planned": self._planned_transitions,
-            "wanted": self._last_column,
-            "absorbed": self._n_updates,
-        }
-        return arrays | learnt, facts
+        """Return the bounds, the data of the last plan, and the state of the learner."""
+        arrays, facts = super().state()
+        return arrays | {f"learner.{name}": array for name, array in self.learner.learner_state().items()}, facts
+
+    def _check_saved(self, arrays: dict[str, NDArray[Any]], facts: dict[str, Any], sizes: dict[str, int]) -> None:
+        super()._check_saved(arrays, facts, sizes)
+        if facts["_last_column"] >= len(self.goals):
+            raise ValueError(f"there is no goal {facts['_last_column']}")
 
     def restore(self, arrays: dict[str, NDArray[Any]], facts: dict[str, Any]) -> None:
-        """The inverse of :meth:`learner_state`."""
-        m, G = self.mixture, len(self.goals)
-        check_json_value(self.FACTS_SCHEMA, facts)
-        check_arrays(self.ARRAY_SCHEMA, arrays, {"S": m.n_states, "A": m.n_actions, "G": G})
-        if facts["wanted"] >= G:
-            raise ValueError(f"there is no goal {facts['wanted']}")
-        for name in self.ARRAY_SCHEMA:
-            setattr(self, name, np.array(arrays[name]))
-        self.mixture_counts.restore_total(arrays)
+        """Continue from a saved :meth:`state`."""
+        super().restore(arrays, facts)
         prefix = "learner."
         self.learner.restore_learner(
             {k.removeprefix(prefix): np.array(v) for k, v in arrays.items() if k.startswith(prefix)}
         )
         self._theta_region = self.learner.confidence_region()
-        self.plans, self._planned_transitions = facts["plans"], facts["planned"]
-        self._last_column, self._n_updates = facts["wanted"], facts["absorbed"]
 
 
 def least_hop_counts(mixture: LinearMixture, goals: Sequence[Longs], cap: float) -> Floats:
-    """[G, S] min(cap, least number of steps from s to g) in the graph of all possible transitions, without resets.
+    """min(cap, least number of steps from s to g) [G, S] in the graph of all possible transitions, without resets.
 
-    ``goals`` are the states of each goal.
+    ``goals`` has the states of each goal.
     """
     backwards = _transition_graph(mixture).T.tocsr()
     hops = np.full((len(goals), mixture.n_states), cap)
@@ -310,7 +248,7 @@ def least_hop_counts(mixture: LinearMixture, goals: Sequence[Longs], cap: float)
 
 
 def _transition_graph(mixture: LinearMixture) -> sparse.csr_matrix:
-    """[S, S] an edge wherever some action may lead."""
+    """Matrix [S, S] with an edge for every possible transition."""
     S, origin = mixture.n_states, mixture.pair_of_entry // mixture.n_actions
     usable = ~mixture.terminal[origin]
     return sparse.csr_matrix((np.ones(usable.sum()), (origin[usable], mixture.successors[usable])), shape=(S, S))

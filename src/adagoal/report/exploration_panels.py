@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from adagoal.core.errors import Status, to_single_line
-from adagoal.core.exploration_run import GOAL_BEYOND, GOAL_DONE, GOAL_OPEN
+from adagoal.core.exploration_run import GoalStanding
 from adagoal.core.types import Bools, Floats, Longs
 from adagoal.report.html_page import Panel, PanelContent, render_macro
 from adagoal.runs.result import Result
@@ -220,7 +220,8 @@ def _order_goals(result: Result) -> Longs:
 def _goal_arrays(result: Result, goals: Longs) -> Arrays:
     X, open_goals = set(result.goals), set(result.open_goals)
     bounds = np.array([result.certificates[g] for g in goals.tolist()], float).reshape(-1, 2)
-    stand = [GOAL_OPEN if g in open_goals else GOAL_DONE if g in X else GOAL_BEYOND for g in goals.tolist()]
+    kinds = GoalStanding
+    stand = [kinds.OPEN if g in open_goals else kinds.DONE if g in X else kinds.BEYOND for g in goals.tolist()]
     chosen, n_numbers = result.arrays["episode_goals"], _n_goal_numbers(result)
     reached = result.arrays["episode_reached"] & (chosen >= 0)  # -1: the episode had no goal of its own
     return {

@@ -1,8 +1,8 @@
 """The estimates of AdaGoal-UCBVI, the paper's tabular algorithm (labels ``app_TAB``, ``subsect_choices``).
 
 A goal g is planned for a finite horizon H on the counts n and the empirical kernel p_hat, with A actions beside the
-reset, which is known and never estimated. The recursions for Q~ (eq. ``eq_Qt``), Q_ and U stand in
-planning/horizon_recursion.py, their thresholds (lemma ``lem:proba_master_event``) are
+reset, which is known and never estimated. The recursions for Q~ (eq. ``eq_Qt``), Q_ and U are in
+planning/horizon_recursion.py. Their thresholds (lemma ``lem:proba_master_event``) are
 
     beta*(n) = log(3 S A G H / delta) +   log(8 e (n + 1))     one value function for each (s, a, g, h)
     beta(n)  = log(3 S A / delta)     + S log(8 e (n + 1))     one kernel for each (s, a)
@@ -10,7 +10,7 @@ planning/horizon_recursion.py, their thresholds (lemma ``lem:proba_master_event`
     D(g) = V~_1(s0)                                            (eq. ``eq_Dt``)
     E(g) = U_1(s0, pi) + share * epsilon                       (eq. ``eq_Et``)
 
-D, E, the goals and the policies that are returned all come from one snapshot of the counts and one argmin table.
+D, E, the goals and the returned policies all come from one snapshot of the counts and one argmin table.
 
 Three bonuses. With B = max(L + 2, L + 1 + epsilon), and U <= (1 - share) epsilon at the stop:
 
@@ -22,9 +22,9 @@ Three bonuses. With B = max(L + 2, L + 1 + epsilon), and U <= (1 - share) epsilo
 q the probability that H steps of it miss g, V_H its value cut off at H. The resetting policy has the value
 V_H + q/(1-q) (1 + V_H), V_H <= D + U, and (H - K) q <= V_H - V*_K <= U + (V* - V*_K) for every K < H, while
 V* - V*_K <= x/(1-x) B with x = 2^-floor(K/2B). Literal, K = ceil(4 B log2(10 B / epsilon)): this bias is at most
-epsilon/9, so that q <= 0.075 epsilon / B, and the value is at most D + U + epsilon/10. Rebalanced, H - K = 20 (B + 1):
-the bias is at most epsilon/40, q <= 0.925 epsilon / (20 (B + 1)), and the value is at most D + U + epsilon/20. In both
-cases it is at most D + E, so that C1 and C2 hold for every epsilon > 0, not only up to 1. A larger H is as good.
+epsilon/9, so q <= 0.075 epsilon / B, and the value is at most D + U + epsilon/10. Rebalanced, H - K = 20 (B + 1): the
+bias is at most epsilon/40, q <= 0.925 epsilon / (20 (B + 1)), and the value is at most D + U + epsilon/20. In both
+cases it is at most D + E, so C1 and C2 hold for every epsilon > 0, not only up to 1. A larger H is as good.
 """
 
 from __future__ import annotations
@@ -33,20 +33,17 @@ import math
 
 import numpy as np
 
-from adagoal.core.environment import ExplorationPlan
 from adagoal.core.goal_space import GoalSpace
 from adagoal.core.transition_data import TransitionCounts
 from adagoal.core.types import Bools, Floats, Longs
 from adagoal.planning.model_arrays import BonusTerms
-from adagoal.tabular.finite_horizon import FiniteHorizonEstimates
+from adagoal.tabular.finite_horizon import BonusEstimates, bonus_terms
 
-EPSILON_SHARES = {"literal": 8 / 9, "rebalanced": 1 / 10, "simplified": 0.0}
-"""E = U + share * epsilon, by bonus."""
-NEVER = 2**62
+EPSILON_SHARES = {"literal": 8 / 9, "rebalanced": 1 / 10, "simplified": 0.0}  # E = U + share * epsilon, by bonus
 
 
 def planning_horizon(L: float, epsilon: float, bonus: str) -> int:
-    """H, as printed (Algorithm ``algo``) or for the rebalanced split; see the module's text."""
+    """H, as printed (Algorithm ``algo``) or for the rebalanced split."""
     B = max(L + 2.0, L + 1.0 + epsilon)
     if bonus == "rebalanced":
         return math.ceil(20 * (B + 1)) + math.ceil(2 * B * math.ceil(math.log2(41 * B / epsilon)))
@@ -54,22 +51,19 @@ def planning_horizon(L: float, epsilon: float, bonus: str) -> int:
 
 
 def ucbvi_bonuses(n: Floats, n_states: int, n_goals: int, H: int, delta: float, bonus: str) -> BonusTerms:
-    """The bonuses of pairs with the counts n [X]."""
-    tried = n > 0
-    n_or_1 = np.maximum(n, 1.0)
+    """Bonuses of pairs with the counts n [X]."""
     if bonus == "simplified":
+        tried, n_or_1 = n > 0, np.maximum(n, 1.0)
         root = np.where(tried, np.sqrt(1.0 / n_or_1), np.inf)
         return BonusTerms(np.zeros_like(root), root, 2.0 * root, np.where(tried, 1.0 / n_or_1, 0.0), correction=0.0)
     pairs, growth = len(n), np.log(8 * math.e * (n + 1.0))
     beta = math.log(3 * pairs / delta) + n_states * growth
     beta_star = math.log(3 * pairs * n_goals * H / delta) + growth
-    rate = np.where(tried, beta / n_or_1, np.inf)
-    weight = np.where(tried, beta_star / n_or_1, 0.0)
-    return BonusTerms(weight, 14.0 * H**2 * rate, 36.0 * H**2 * rate, np.zeros_like(rate), correction=1.0 / H)
+    return bonus_terms(n, beta_star, beta, H)
 
 
-class UCBVI(FiniteHorizonEstimates):
-    """AdaGoal-UCBVI on shared counts; see the module's text."""
+class UCBVI(BonusEstimates):
+    """AdaGoal-UCBVI; with ``lazy`` it plans when a count has doubled, not before every episode."""
 
     name = "ucbvi"
 
@@ -84,22 +78,20 @@ class UCBVI(FiniteHorizonEstimates):
         H: int | None = None,
         lazy: bool = False,
     ) -> None:
-        enough, S = planning_horizon(L, epsilon, bonus), counts.n_states
-        space = space or GoalSpace.from_states(S, S)
-        stages = enough if H is None else H
-        super().__init__(counts, space, stages)
-        self.L, self.epsilon, self.delta, self.bonus, self.lazy = L, epsilon, delta, bonus, lazy
-        self.guarantee = bonus != "simplified" and stages >= enough
+        enough = planning_horizon(L, epsilon, bonus)
+        super().__init__(counts, L, epsilon, space, enough if H is None else H)
+        self.delta, self.bonus, self.lazy = delta, bonus, lazy
+        self.guarantee = bonus != "simplified" and self.H >= enough
         self.episodes_per_plan = 1_000_000 if lazy else 1
         self._plan_all_goals()
 
     @property
     def E(self) -> Floats:
-        """[G] error estimates (eq. ``eq_Et``)."""
+        """Errors [G] (eq. ``eq_Et``)."""
         return self.U + EPSILON_SHARES[self.bonus] * self.epsilon
 
     def refresh_columns(self, wanted: Bools) -> bool:
-        """Plan all goals on the latest counts; with ``lazy`` only once some count has doubled."""
+        """Plan all goals, if there are new counts and, with ``lazy``, one of them has doubled."""
         if self.lazy and (self.counts.n < self._replan_thresholds()).all():
             return False
         if np.array_equal(self.counts.n, self.planned_counts):
@@ -107,22 +99,11 @@ class UCBVI(FiniteHorizonEstimates):
         self._plan_all_goals()
         return True
 
-    def exploration_plan(self) -> ExplorationPlan:
-        """The policies of Q~ (eq. ``eq_Qt``), H stages each."""
-        return ExplorationPlan(
-            self.table, self.goal_state, self.H, self._replan_thresholds(), self.space.goals_of_states
-        )
-
-    def distance_bounds(self, goal: int) -> tuple[float, float]:
-        """(D, D + E) for a goal with D <= L and E <= epsilon, as the proof of its policy has it; else (D, infinity)."""
-        D, E = float(self.D[self.column[goal]]), float(self.E[self.column[goal]])
-        return D, D + E if D <= self.L and E <= self.epsilon else math.inf
-
     def _replan_thresholds(self) -> Longs:
-        """[X] the counts that ask for a new plan before the episode is over."""
+        """With ``lazy``, twice the counts of the plan [X]."""
         if self.lazy:
             return np.where(self.planned_counts > 0, 2 * self.planned_counts, 1)
-        return np.full(len(self.planned_counts), NEVER)
+        return super()._replan_thresholds()
 
     def _plan_all_goals(self) -> None:
         n = self.counts.n.astype(float)
