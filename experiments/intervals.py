@@ -20,7 +20,7 @@ from adagoal.compare.comparison_output import TextTable
 from adagoal.compare.experiment import Experiment, ExperimentOptions, ExperimentReport, RunOutcome
 from adagoal.compare.experiment_runner import explore_uninterrupted, make_known_model
 from adagoal.core.errors import Status
-from adagoal.runs.exploration_settings import ExplorationSettings
+from adagoal.settings.exploration import ExplorationSettings
 from experiments.catalogue import CATALOGUE
 
 DELTA = 0.1

@@ -33,7 +33,7 @@ from adagoal.core.tabular_policy import Policy
 from adagoal.core.transition_data import TransitionCounts
 from adagoal.envs.model import TabularMDP, model_from_rows
 from adagoal.exact import solver
-from adagoal.runs.exploration_settings import ExplorationSettings
+from adagoal.settings.exploration import ExplorationSettings
 from experiments.catalogue import CATALOGUE
 
 DELTA = 0.1

@@ -18,7 +18,7 @@ from adagoal.exact import solver
 from adagoal.goal_rules import BUILTIN_RULES
 from adagoal.loop import run_exploration
 from adagoal.runs.exploration_session import ExplorationSession
-from adagoal.runs.exploration_settings import ExplorationSettings
+from adagoal.settings.exploration import ExplorationSettings
 
 SMALL = {
     "sparse": (model_families.random_sparse(n_states=8, n_actions=2, seed=3), 6.0, 1.0),

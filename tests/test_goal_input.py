@@ -1,4 +1,4 @@
-"""What users say for goals that are sets: files, options, the older name, and bad input, each one line."""
+"""What users say for goals that are sets: files, options and bad input, each one line."""
 
 import json
 from pathlib import Path
@@ -118,11 +118,3 @@ def test_a_predicate_without_a_state_is_told():
     assert "no state belongs to the goal sky" in result.warnings
     assert result.goals == [0]
     assert adagoal.audit(result).ok
-
-
-def test_the_older_name_of_the_argument():
-    with pytest.warns(DeprecationWarning, match="goal_space is now called goals"):
-        result = adagoal.explore("grid", 5.0, env_args=GRID, goal_space=[1, 2])
-    assert result.goals == [1, 2]
-    with pytest.warns(DeprecationWarning, match="goals"), pytest.raises(InputError, match="give one of the two"):
-        adagoal.explore("grid", 5.0, goal_space=[1], goals=[1])

@@ -304,7 +304,7 @@ def test_a_declared_start_of_a_toy_text_environment() -> None:
         ({"env": "FrozenLake-v1", "start": "random", "start_seed": 1}, "start: a start that is random is not drawn"),
         (
             {"env": "FrozenLake-v1", "start_seed": "often"},
-            "start_seed: must be a whole number in 0..2**128 - 1, got 'of",
+            "start_seed: must be a whole number in 0..2**128 - 1 or random, got 'of",
         ),
         ({"env": "FrozenLake-v1", "start_seed": 10**46}, "start_seed: must be a whole number in 0..2**128 - 1"),
         ({"env": "FrozenLake-v1", "start": 3}, "start: is for matrices"),

@@ -28,8 +28,8 @@ from adagoal.envs.simulator import ModelSimulator
 from adagoal.runs import run_folder
 from adagoal.runs.cost_estimate import CostEstimator
 from adagoal.runs.exploration_session import ExplorationSession
-from adagoal.runs.exploration_settings import ExplorationSettings
 from adagoal.runs.folder_reader import MANIFEST_FILE, find_saved_run
+from adagoal.settings.exploration import ExplorationSettings
 from model_env import Drifting, ModelEnv
 
 
@@ -216,11 +216,11 @@ LONG: Any = 10**5000
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({"radius": 10**400}, r"radius: must be a number in \[1, 1e\+09\], got a whole number of 1329 bits"),
+        ({"radius": 10**400}, r"radius: must be a number in \[1, 1e\+09\] or auto.*, got a whole number of 1329 bits"),
         ({"radius": LONG}, "radius: must be a number"),
         ({"epsilon": LONG}, "epsilon: must be a number"),
         ({"delta": 10**400}, "delta: must be a number"),
-        ({"budget": LONG}, "budget: must be at least 1 step"),
+        ({"budget": LONG}, "budget: must be a whole number in"),
         ({"workers": LONG}, "workers: must be a whole number in"),
         ({"step_timeout": LONG}, "step_timeout: must be a number"),
         ({"method_args": 5}, "method_args: must be names with their values, got 5"),

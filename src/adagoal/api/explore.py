@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from adagoal import goal_rules, parallel
 from adagoal.core import processes, transition_data
-from adagoal.core.argument_checks import check_folder_path, to_python_scalar
+from adagoal.core.argument_checks import check_folder_path
 from adagoal.core.environment import TabularEnv
 from adagoal.core.errors import OBJECT_ENV_PREFIX, InputError
 from adagoal.core.exploration_run import RunObserver
@@ -26,12 +25,9 @@ from adagoal.envs.model import TabularMDP
 from adagoal.envs.parallel_env import ParallelEnv
 from adagoal.envs.simulator import ModelSimulator
 from adagoal.exact.audit import Audit, audit_policies
-from adagoal.runs import exploration_settings
+from adagoal.runs.exploration_schemas import EXPLORATION_KIND, RUN_CHECKPOINT_SCHEMA
 from adagoal.runs.exploration_session import CHECKPOINT_FILE, STAGE_RESULT_FILES, TRANSITIONS_FILE, ExplorationSession
-from adagoal.runs.exploration_settings import EXPLORATION_KIND, ExplorationSettings
 from adagoal.runs.folder_reader import SavedRun, no_run, read_saved_run, warn_about_damage
-from adagoal.runs.goal_spec import GoalsArgument as Goals
-from adagoal.runs.goal_spec import parse_goals, resolve_goals_on_resume
 from adagoal.runs.progress_display import ExplorationProgress, observe_with_display
 from adagoal.runs.result import (
     Result,
@@ -42,6 +38,10 @@ from adagoal.runs.result import (
     require_exploration,
 )
 from adagoal.runs.run_folder import RunFolder, open_locked_folder
+from adagoal.settings.exploration import ExecutionOptions, ExplorationSettings
+from adagoal.settings.fields import check_arguments, document_settings
+from adagoal.settings.goal_spec import GoalsArgument as Goals
+from adagoal.settings.goal_spec import parse_goals, resolve_goals_on_resume
 
 EnvArgument = env_factory.EnvLike | env_factory.GymVectorEnv
 """What there is to explore."""
@@ -49,6 +49,7 @@ EnvOverride = EnvArgument | None
 """The environment of a run, given again; None where the run knows it."""
 
 
+@document_settings(ExplorationSettings, ExecutionOptions)
 def explore(
     env: EnvArgument | ArrayLike | Sequence[Any],
     radius: float | str,
@@ -60,7 +61,6 @@ def explore(
     budget: int | None = None,
     seed: int = 0,
     goals: Goals | None = None,
-    goal_space: Sequence[int] | None = None,
     start: int | str | None = None,
     terminal: ArrayLike | None = None,
     env_args: dict[str, Any] | None = None,
@@ -80,49 +80,25 @@ def explore(
 ) -> Result:
     """Find the goals that can be reached within ``radius`` steps, a policy for each, and certificates.
 
+    Ctrl-C and SIGTERM end the run, not the program: the result so far is returned, with the status "interrupted".
+
     Parameters
     ----------
-    env: a built-in name, a Gymnasium id, a Gymnasium environment with discrete actions, or a World; or a model
-        (docs/models.md): a matrix P[s, a, s'], a list of sparse matrices (one per action), a Model, or a file of one.
-    start, terminal: of a matrix, the start state (0 by default) and the states in which the reset is the only action.
-        Of a Gymnasium environment, start="random" declares that every reset draws the first state anew; otherwise a few
-        resets decide whether the start counts as fixed.
-    radius: L >= 1, in expected steps from the start; "auto" doubles it until the budget is spent, "all" until every
-        goal is certified.
-    epsilon, delta: accuracy in steps, and the probability with which the answer may be wrong.
-    method, method_args, goal_rule: how uncertainty is measured, and which goal to try next.
-    budget: stop after this many environment steps (resets count), with everything learnt so far.
-    goals: what to consider as goals (docs/goals.md), every state by default: a list of states or of labels; a function
-        observation -> goal or None, so that states with the same value are one goal; {"name": predicate, ...};
-        "keys:0,1" for entries of the observation; or "FILE.py:NAME". A goal is reached when any of its states is.
-    goal_space: the older name of ``goals``, for states.
-    start_seed: draw the start state with this seed at every reset (for environments with a random start).
-    max_states: a bound on the number of states, for environments that do not declare it; above the number of integer
-        observations, an observation that ends the episode is another state than the same one that does not.
-    workers: so many copies of the environment, given by its name, play each plan at once, in processes of this machine
-        or, with engine="ray", of a Ray cluster (at ``address``); a vector of Gymnasium's is as many workers as it has
-        environments. The run follows from the seed and the number of workers. A script needs the guard
-        ``if __name__ == "__main__":`` around the call, because every worker imports it.
-    device: "gpu" plans on a GPU (extra gpu, method certified); without one the run says so and uses the processor.
-    step_timeout: step the environment in a process of its own, and give up where a step takes longer (in seconds).
-    out: a folder for checkpoints and the result; a run that was killed goes on with :func:`resume`.
-    overwrite: whether the folder may hold an unfinished run or one of another setting, which is then replaced in the
-        moment in which the new one has its first checkpoint.
-    record: keep every step in the folder as plain arrays, which :func:`transitions` reads (10 bytes a step).
-    progress: show how far the run is, on standard error: live on a terminal, a line every ten seconds elsewhere.
-    observe: called with the run after every rollout; where it returns False, the run ends.
-
-    Ctrl-C and SIGTERM end the run at hand, not the program: what was learnt is returned, with the status "interrupted".
+    goals: what counts as a goal (docs/goals.md); every state by default. A list of states or labels; a function of the
+        observation, whose equal values are one goal and None is no goal; {"name": predicate, ...}; "keys:0,1" for
+        entries of the observation; or "FILE.py:NAME". A goal is reached when any of its states is reached.
+    start, terminal: for a matrix P[s, a, s'] or a list of sparse matrices as ``env``: the start state (0 by default),
+        and the states in which the reset is the only action. For a Gymnasium environment, start="random" declares that
+        every reset draws the start state.
+    progress: show a progress display on standard error.
+    observe: called with the run after every rollout; the run ends if it returns False.
     """
-    place = None if out is None else check_folder_path("out", out)  # now, because the environment may change the folder
+    # absolute now, because the environment may change the current folder
+    out_path = None if out is None else check_folder_path("out", out)
     start_seed = registry.parse_start_option(start, start_seed)
-    given: EnvArgument = model_sources.convert_matrix_argument(env, start, terminal)
-    if goal_space is not None:
-        warnings.warn("goal_space is now called goals", DeprecationWarning, stacklevel=2)
-        if goals is not None:
-            raise InputError("is the older name of goals: give one of the two", "goal_space")
-    wanted = parse_goals(goal_space if goals is None else goals)
-    with _open_env(given, env_args or {}, start_seed, max_states, step_timeout, workers, engine, address) as (
+    env_argument: EnvArgument = model_sources.convert_matrix_argument(env, start, terminal)
+    goal_spec = parse_goals(goals)
+    with _open_env(env_argument, env_args or {}, start_seed, max_states, step_timeout, workers, engine, address) as (
         world,
         name,
     ):
@@ -132,33 +108,33 @@ def explore(
             method=method,
             method_args=method_args or {},
             goal_rule=goal_rule if isinstance(goal_rule, str) else getattr(goal_rule, "__name__", "custom"),
-            radius=to_python_scalar(radius),
-            epsilon=to_python_scalar(epsilon),
-            delta=to_python_scalar(delta),
-            seed=to_python_scalar(seed),
-            budget=_to_whole_number(budget),
-            goal_space=wanted.states,
-            goal_sets=wanted.description,
-            start_seed=to_python_scalar(start_seed),
-            max_states=to_python_scalar(max_states),
+            radius=radius,
+            epsilon=epsilon,
+            delta=delta,
+            seed=seed,
+            budget=budget,
+            goal_space=goal_spec.states,
+            goal_sets=goal_spec.description,
+            start_seed=start_seed,
+            max_states=max_states,
             workers=world.n_workers if isinstance(world, ParallelEnv) else 1,
             device=device,
         )
-        session = ExplorationSession.from_settings(setting, world, goal_rules.resolve_rule(goal_rule), wanted.code)
+        session = ExplorationSession.from_settings(setting, world, goal_rules.resolve_rule(goal_rule), goal_spec.code)
         if record:
-            if out is None:
-                raise InputError("needs a folder for the steps: give out as well", "record")
+            if out_path is None:
+                raise InputError("needs a folder for the steps; give out as well", "record")
             if not isinstance(world, ModelSimulator | GymAdapter | ParallelEnv):
-                raise InputError(f"{name} is a world of your own, which does not keep its steps", "record")
+                raise InputError(f"{name} is an environment of your own class, which does not record steps", "record")
             session.record_transitions()
-        with observe_with_display(ExplorationProgress(setting.budget) if progress else None, observe) as told:
-            if place is None:
-                return session.run_to_end(None, told)
-            with open_locked_folder(place, EXPLORATION_KIND) as folder:
+        with observe_with_display(ExplorationProgress(setting.budget) if progress else None, observe) as observer:
+            if out_path is None:
+                return session.run_to_end(None, observer)
+            with open_locked_folder(out_path, EXPLORATION_KIND) as folder:
                 if not overwrite:
                     _refuse_to_lose_run(folder, session, callable(goal_rule))
                 folder.start_new_run()
-                return session.run_to_end(folder, told)
+                return session.run_to_end(folder, observer)
 
 
 @contextlib.contextmanager
@@ -173,7 +149,7 @@ def _open_env(
     address: str | None,
 ) -> Iterator[tuple[TabularEnv, str]]:
     """A world and its name in results; its workers, if there are any, end with the block."""
-    env_factory.check_worker_count(workers)
+    check_arguments(ExplorationSettings, workers=workers)
     with parallel.open_worker_factory(engine, address) as hire:
         world, name = env_factory.make_env(env, env_args, start_seed, max_states, step_timeout, workers, hire)
         try:
@@ -269,11 +245,11 @@ def _restore_session(
 ) -> ExplorationSession:
     require_exploration(saved)
     state = saved.checkpoint_files()
-    arrays, facts = state.load_arrays(CHECKPOINT_FILE, fact_rules=exploration_settings.RUN_CHECKPOINT_SCHEMA)
+    arrays, facts = state.load_arrays(CHECKPOINT_FILE, fact_rules=RUN_CHECKPOINT_SCHEMA)
     certified = read_result_files(state, *STAGE_RESULT_FILES) if facts["stage"] > 1 else None
     warn_about_damage(saved)
     setting = ExplorationSettings(**{**facts["setting"], "goal_space": _tuple_or_none(facts["setting"]["goal_space"])})
-    setting = setting if budget is None else replace(setting, budget=_to_whole_number(budget))
+    setting = setting if budget is None else replace(setting, budget=budget)
     again = resolve_env(setting, env, read_stored_model(saved.result_files()), trust)
     goal_rule = goal_rules.require_trusted_rule(setting.goal_rule, trust) if goal_rule is None else goal_rule
     arguments = setting.env_args if isinstance(again, str) else {}
@@ -378,9 +354,3 @@ def audit(result: Result, env: EnvOverride = None, *, trust: bool = False) -> Au
 
 def _tuple_or_none(values: list[int] | None) -> tuple[int, ...] | None:
     return None if values is None else tuple(values)
-
-
-def _to_whole_number(budget: Any) -> Any:
-    """1e6 is a whole number too."""
-    value = to_python_scalar(budget)
-    return int(value) if isinstance(value, float) and value.is_integer() else value

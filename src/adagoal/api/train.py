@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from adagoal import goal_rules
 from adagoal.core.argument_checks import check_folder_path, check_integer
 from adagoal.core.errors import InputError
-from adagoal.deep import require_deep_extra, setting_fields
+from adagoal.deep import require_deep_extra
 from adagoal.deep.config import (
     AUTO_RECIPE,
     DECLARABLE_GOAL_FIELDS,
@@ -22,6 +22,7 @@ from adagoal.deep.config import (
     describe_auto_recipe,
     resolve_recipe,
 )
+from adagoal.settings.fields import declared_settings
 
 if TYPE_CHECKING:
     from adagoal.deep.policy import GoalPolicy
@@ -83,7 +84,7 @@ def train(
     from adagoal.runs.progress_display import observe_with_display
     from adagoal.runs.training_observers import TrainingProgress
 
-    unknown = given.keys() - setting_fields.declared_settings(Config).keys() | given.keys() & {"env"}
+    unknown = given.keys() - declared_settings(Config).keys() | given.keys() & {"env"}
     if unknown:
         raise InputError("there is no setting of this name; see adagoal.deep.Config", min(unknown))
     named_recipe = resolve_recipe(recipe)

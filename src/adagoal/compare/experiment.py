@@ -16,6 +16,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from adagoal.parallel import TaskResources
+from adagoal.settings.fields import SettingInfo
 
 if TYPE_CHECKING:  # a worker needs neither
     from matplotlib.figure import Figure
@@ -30,22 +31,6 @@ RunOutcome = Any
 
 
 @dataclass(frozen=True)
-class ExperimentOption:
-    """One of an experiment's own options."""
-
-    name: str
-    kind: type
-    """int, float, bool, str or Path"""
-    default: Any
-    help: str
-    minimum: float | None = None
-    """The smallest value; a float of which nothing is said must be > 0."""
-    choices: Sequence[str] = ()
-    multiple: bool = False
-    """May be given several times; the value is a tuple."""
-
-
-@dataclass(frozen=True)
 class ExperimentInfo:
     """What an experiment asks of its user: all that the command line needs to know before it is run."""
 
@@ -53,7 +38,7 @@ class ExperimentInfo:
     """``module:NAME`` of the declaration, or of a dictionary of parts."""
     description: str = ""
     """One line."""
-    options: tuple[ExperimentOption, ...] = ()
+    options: tuple[SettingInfo, ...] = ()
     seeds: int | None = 5
     """How many, unless told; None where an experiment has no seeds."""
     jobs: int | None = None

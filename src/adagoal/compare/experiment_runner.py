@@ -26,9 +26,9 @@ from adagoal.envs import registry
 from adagoal.envs.model import TabularMDP
 from adagoal.parallel import Engine, TaskInterrupted
 from adagoal.report import curve_page
-from adagoal.runs.exploration_settings import ExplorationSettings
-from adagoal.runs.goal_spec import to_goals_argument
 from adagoal.runs.result import Result
+from adagoal.settings.exploration import ExplorationSettings
+from adagoal.settings.goal_spec import to_goals_argument
 
 
 def run_experiment(

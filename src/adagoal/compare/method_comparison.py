@@ -37,9 +37,9 @@ from adagoal.envs.model import TabularMDP
 from adagoal.envs.simulator import ModelSimulator
 from adagoal.report import curve_page
 from adagoal.runs.exploration_session import ExplorationSession
-from adagoal.runs.exploration_settings import ExplorationSettings
-from adagoal.runs.goal_spec import GoalsArgument as Goals
-from adagoal.runs.goal_spec import build_goal_space, parse_goals, to_goals_argument
+from adagoal.settings.exploration import ExplorationSettings
+from adagoal.settings.goal_spec import GoalsArgument as Goals
+from adagoal.settings.goal_spec import build_goal_space, parse_goals, to_goals_argument
 
 SEVERAL = {"method": "methods", "method_args": "methods", "goal_rule": "goal_rules", "env": "worlds"}
 """Arguments of a run, and those of a comparison that stand for several of them."""

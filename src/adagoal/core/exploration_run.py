@@ -250,7 +250,7 @@ class ExplorationRun:
     goal_space: GoalSpace = field(default_factory=lambda: GoalSpace.from_states(0, 0))
     """The goals; every state is one unless something else was asked for."""
     setting: Any = None
-    """The :class:`~adagoal.runs.exploration_settings.ExplorationSettings` of the run, for observers; None for a run
+    """The :class:`~adagoal.settings.exploration.ExplorationSettings` of the run, for observers; None for a run
     without one."""
 
     def __post_init__(self) -> None:

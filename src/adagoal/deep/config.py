@@ -27,9 +27,8 @@ from typing import Any
 
 from adagoal import goal_rules
 from adagoal.core.errors import InputError
-from adagoal.deep import setting_fields
 from adagoal.deep.algorithms import ALGORITHM_MODULES
-from adagoal.deep.setting_fields import setting_field
+from adagoal.settings.fields import check_field_values, declared_settings, per_run_settings, setting_field
 
 KNOWN_GOAL_FIELDS = frozenset({"D", "E", "visits"})
 """What a goal rule can know of continuous goals: nothing is counted goal by goal."""
@@ -189,7 +188,7 @@ class Config:
     )
 
     def __post_init__(self) -> None:
-        setting_fields.check_field_values(self)
+        check_field_values(self)
         if -1.0 < self.action_l2 < 0.0:
             raise InputError(f"must be -1, or a number from 0, got {self.action_l2}", name="action_l2")
         if not (self.rule_is_a_file or self.rule_is_a_function):
@@ -226,7 +225,7 @@ class Config:
     def _updates_per_cycle(self, name: str, share: float, episodes: int, T: int) -> int:
         """The setting ``name``: as given, or so many for every step of a cycle."""
         given: int = getattr(self, name)
-        found, most = given or max(round(share * episodes * T), 1), setting_fields.declared_settings(Config)[name].high
+        found, most = given or max(round(share * episodes * T), 1), declared_settings(Config)[name].high
         if found > most:
             text = f"{episodes} episodes of {T} steps make {found} {name} per cycle, more than {most:g}"
             raise InputError(f"{text}; give a shorter horizon, or {name} as well", name="horizon")
@@ -339,7 +338,7 @@ def check_shared_program(configs: Sequence[Config]) -> None:
         raise InputError("must be a list of one or more Config", name="configs")
     first = configs[0].to_json()
     for config in configs[1:]:
-        other = {k for k, v in config.to_json().items() if v != first[k]} - setting_fields.per_run_settings(Config)
+        other = {k for k, v in config.to_json().items() if v != first[k]} - per_run_settings(Config)
         if other:
             raise InputError(f"runs side by side may not differ in {', '.join(sorted(other))}", name="configs")
     for config in configs:

@@ -20,12 +20,13 @@ from jax import Array
 
 from adagoal.core.random_streams import StreamPurpose, jax_key_data, random_stream
 from adagoal.core.types import Floats
-from adagoal.deep import algorithms, ensemble_ddpg, networks, replay_buffer, setting_fields
+from adagoal.deep import algorithms, ensemble_ddpg, networks, replay_buffer
 from adagoal.deep.config import CONTACT_DISTANCE, Config
 from adagoal.deep.goal_envs import EnvDimensions
 from adagoal.deep.networks import CriticBatch, LayerWeights, NetworkState, RunningMoments, TransitionBatch
 from adagoal.deep.numpy_networks import NumpyActor, NumpyCritics
 from adagoal.deep.replay_buffer import ReplayBuffer
+from adagoal.settings.fields import declared_settings, per_run_settings
 
 N_DENSITY_POINTS = 512
 """Achieved goals from which the density at a candidate is estimated."""
@@ -52,11 +53,7 @@ def per_run_hyperparameters(configs: Sequence[Config]) -> RunHyperparameters:
     """The numbers ``[S]`` in which S runs may differ, by the name of the setting, and what the goal normaliser sees."""
     share = [c.relabel if c.normaliser == "relabelled" else 1.0 for c in configs]
     running = [c.normaliser != "fixed" for c in configs]
-    numbers = [
-        name
-        for name, about in setting_fields.declared_settings(Config).items()
-        if about.per_run and about.kind is float
-    ]
+    numbers = [name for name, about in declared_settings(Config).items() if about.per_run and about.kinds == (float,)]
     return {name: jnp.array([float(getattr(c, name)) for c in configs]) for name in numbers} | {
         "see_achieved": jnp.array([s * r for s, r in zip(share, running, strict=True)]),
         "see_desired": jnp.array([(1.0 - s) * r for s, r in zip(share, running, strict=True)]),
@@ -294,7 +291,7 @@ def compile_experience(
 
 def _program_config(config: Config) -> Config:
     """The settings that a program follows from, with the others at their defaults: trainings in turn share programs."""
-    others = setting_fields.per_run_settings(Config) | {"steps"}
+    others = per_run_settings(Config) | {"steps"}
     defaults: dict[str, Any] = {field.name: field.default for field in fields(Config) if field.name in others}
     return replace(config, env="", **defaults)
 

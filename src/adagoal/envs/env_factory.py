@@ -12,7 +12,6 @@ from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv, VectorEnv
 from gymnasium.vector.utils import CloudpickleWrapper
 from numpy.typing import ArrayLike
 
-from adagoal.core.argument_checks import format_given_value
 from adagoal.core.environment import TabularEnv
 from adagoal.core.errors import OBJECT_ENV_PREFIX, InputError
 from adagoal.envs import model_sources, registry
@@ -26,16 +25,8 @@ from adagoal.envs.model_sources import toy_text_model
 from adagoal.envs.parallel_env import ParallelEnv
 from adagoal.envs.simulator import ModelSimulator
 
-MAX_WORKERS = 256
-"""Copies, at most: each is a process with an interpreter of its own, some 150 MB and what the environment takes."""
 GymVectorEnv = VectorEnv[Any, Any, Any]
 EnvLike = str | registry.GymEnv | TabularEnv | TabularMDP
-
-
-def check_worker_count(workers: Any) -> None:
-    """A number of copies."""
-    if isinstance(workers, bool) or not isinstance(workers, int) or not 1 <= workers <= MAX_WORKERS:
-        raise InputError(f"must be a whole number in 1..{MAX_WORKERS}, got {format_given_value(workers)}", "workers")
 
 
 def make_env(

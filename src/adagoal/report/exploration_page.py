@@ -15,7 +15,7 @@ from adagoal.report import exploration_data, html_page
 from adagoal.report.exploration_figures import draw_figures, figure_to_png, numbered_goal_name
 from adagoal.report.html_page import pack_data_block
 from adagoal.runs import folder_reader
-from adagoal.runs.exploration_settings import EXPLORATION_KIND
+from adagoal.runs.exploration_schemas import EXPLORATION_KIND
 from adagoal.runs.folder_reader import SavedRun
 from adagoal.runs.result import Result, load_result, require_exploration
 from adagoal.runs.result_text import NO_GUARANTEE_TEXT, estimate_steps_left, make_headline, resume_command
@@ -23,6 +23,7 @@ from adagoal.runs.run_folder import open_locked_folder
 from adagoal.runs.state_metadata import STATE_METADATA_FILE as VIEW
 from adagoal.runs.state_metadata import StateMetadata
 from adagoal.runs.stop_requests import request_stop
+from adagoal.settings.fields import describe_settings
 
 REPORT_FILE = "report.html"
 MAX_WORST_GOALS = 5
@@ -149,21 +150,11 @@ def _theta_intervals(result: Result) -> list[dict[str, Any]]:
 
 
 def _run_parameters(result: Result) -> dict[str, Any]:
-    setting = result.setting
-    return {
-        "environment": setting.env,
-        "environment arguments": _format_arguments(setting.env_args),
-        "method": setting.method,
-        "method arguments": _format_arguments(setting.method_args),
-        "goal rule": setting.goal_rule,
+    lines = describe_settings(result.setting)
+    if result.setting.radius != result.radius:
+        lines["radius"] = f"{result.radius:g} ({result.setting.radius})"
+    return lines | {
         "goals considered": _describe_goals(result),
-        "radius": result.radius if setting.radius == result.radius else f"{result.radius:g} ({setting.radius})",
-        "epsilon": setting.epsilon,
-        "delta": setting.delta,
-        "seed": setting.seed,
-        "budget": "none" if setting.budget is None else f"{setting.budget:,}",
-        "start seed": "none" if setting.start_seed is None else setting.start_seed,
-        "bound on states": "from the environment" if setting.max_states is None else setting.max_states,
         "steps": f"{result.steps:,}",
         "episodes": f"{result.episodes:,}",
         "plans": f"{result.plans:,}",
@@ -177,10 +168,6 @@ def _describe_goals(result: Result) -> str:
     if result.goal_names is not None:
         return f"{len(result.goal_names)} sets of states ({', '.join(setting.goal_sets or ())})"
     return "all states" if setting.goal_space is None else str(len(setting.goal_space))
-
-
-def _format_arguments(arguments: dict[str, Any]) -> str:
-    return ", ".join(f"{key}={value}" for key, value in arguments.items()) or "none"
 
 
 # What a live page of an exploration shows: the run of this process, or the one in a folder, whoever writes there.

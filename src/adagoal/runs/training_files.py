@@ -39,7 +39,7 @@ from adagoal.core.file_formats import (
     object_schema,
 )
 from adagoal.core.file_io import FileContent, write_json
-from adagoal.deep import setting_fields, training_history
+from adagoal.deep import training_history
 from adagoal.deep.config import Config
 from adagoal.deep.env_inspection import SUCCESS_RADIUS_SCHEMA
 from adagoal.deep.goal_envs import EnvSource, SetGoalFunction
@@ -57,6 +57,7 @@ from adagoal.deep.training_history import (
 from adagoal.envs import registry
 from adagoal.runs import training_files as schema
 from adagoal.runs.folder_reader import MANIFEST_FORMAT, FolderFiles, SavedRun, find_saved_run, read_saved_run
+from adagoal.settings.fields import declared_settings, per_run_settings, settings_json_schema
 
 RESULT_FILE, POLICY_FILE, GOALS_FILE, PAST_MAPS_FILE, LOG_FILE = (
     "result.json",
@@ -94,7 +95,7 @@ def training_file_contents(
 def training_to_json(status: Status, history: TrainingHistory) -> dict[str, Any]:
     """A training as plain data."""
     first = history.configs[0]
-    own = setting_fields.per_run_settings(Config)
+    own = per_run_settings(Config)
     runs = [
         {k: v for k, v in config.to_json().items() if k in own} | {"curve": history.learning_curve(run)}
         for run, config in enumerate(history.configs)
@@ -216,7 +217,7 @@ def read_training_record(saved: SavedRun) -> TrainingRecord:
 
 def configs_from_json(data: dict[str, Any]) -> list[Config]:
     """The settings of the runs in a ``result.json``."""
-    own = setting_fields.per_run_settings(Config)
+    own = per_run_settings(Config)
     return [Config.from_json(data["config"] | {k: run[k] for k in own}) for run in data["runs"]]
 
 
@@ -336,8 +337,8 @@ POLICY_FACTS_SCHEMA = object_schema(
 
 def training_result_schema() -> dict[str, Any]:
     """The schema of ``result.json``."""
-    own = setting_fields.per_run_settings(Config)
-    shared = setting_fields.declared_settings(Config).keys() - own
+    own = per_run_settings(Config)
+    shared = declared_settings(Config).keys() - own
     return object_schema(
         format={"enum": [MANIFEST_FORMAT]},
         kind={"enum": [TRAINING_KIND]},
@@ -347,12 +348,12 @@ def training_result_schema() -> dict[str, Any]:
         steps=COUNT_SCHEMA,
         episodes=COUNT_SCHEMA,
         wall_seconds=LENGTH_SCHEMA,
-        config=setting_fields.settings_json_schema(Config, shared),
+        config=settings_json_schema(Config, shared),
         runs={
             "type": "array",
             "minItems": 1,
             "maxItems": 10_000,
-            "items": setting_fields.settings_json_schema(Config, own, curve=_CURVE_SCHEMA),
+            "items": settings_json_schema(Config, own, curve=_CURVE_SCHEMA),
         },
         command=_LONG_TEXT_SCHEMA,
         machine=_LONG_TEXT_SCHEMA,

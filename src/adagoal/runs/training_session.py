@@ -23,7 +23,7 @@ from adagoal.core.argument_checks import check_folder_path, check_integer, check
 from adagoal.core.errors import FolderWarning, InputError, Status
 from adagoal.core.file_io import FileContent, arrays_content
 from adagoal.core.user_code import call_observer
-from adagoal.deep import setting_fields, training_checkpoint
+from adagoal.deep import training_checkpoint
 from adagoal.deep.config import Config
 from adagoal.deep.goal_envs import EnvSource, SetGoalFunction
 from adagoal.deep.training import Training, TrainingObserver
@@ -36,8 +36,9 @@ from adagoal.runs.stop_requests import stop_on_signals
 from adagoal.runs.train_result import TrainResult
 from adagoal.runs.training_files import TRAINING_KIND
 from adagoal.runs.training_observers import TensorBoardObserver
+from adagoal.settings.fields import declared_settings
 
-_SETTINGS_OF_THE_FOLDER = {"configs", *setting_fields.declared_settings(Config)} - {"env", "goal_rule", "steps"}
+_SETTINGS_OF_THE_FOLDER = {"configs", *declared_settings(Config)} - {"env", "goal_rule", "steps"}
 """Arguments that no caller has given, so that what is wrong with them is wrong with the file."""
 
 

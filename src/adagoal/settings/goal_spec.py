@@ -35,7 +35,7 @@ from adagoal.core.goal_space import (
 )
 from adagoal.core.types import Longs
 from adagoal.core.user_code import is_file_spec, load_from_file
-from adagoal.runs.exploration_settings import ExplorationSettings
+from adagoal.settings.exploration import ExplorationSettings
 
 GoalCode = Callable[[Any], Any] | Mapping[str, Any] | StoredLabeler
 """A function of observations, named predicates, or those that a checkpoint holds."""
