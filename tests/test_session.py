@@ -223,8 +223,8 @@ LONG: Any = 10**5000
         ({"budget": LONG}, "budget: must be a whole number in"),
         ({"workers": LONG}, "workers: must be a whole number in"),
         ({"step_timeout": LONG}, "step_timeout: must be a number"),
-        ({"method_args": 5}, "method_args: must be names with their values, got 5"),
-        ({"method_args": {5: 5}}, "method_args: must be names with their values"),
+        ({"method_args": 5}, "method_args: must be a dictionary of named values, got 5"),
+        ({"method_args": {5: 5}}, "method_args: must be a dictionary of named values"),
         ({"out": "x" * 5000}, r"out: 'x+' cannot be the path of a run's folder \(File name too long\)"),
         ({"goals": "x" * 5000 + ".py:f"}, "goals: no such file"),
         ({"goal_rule": "x" * 5000 + ".py:f"}, "goal_rule: no such file"),
@@ -472,7 +472,7 @@ def test_a_run_that_is_out_of_memory_says_where_it_is(
 
     monkeypatch.setattr(CertifiedExplorer, "refresh_columns", greedy)
     assert command(["explore", "chain", "--radius", "5", "--out", str(tmp_path), "--quiet"]) == 2
-    said = f"(nothing left); what had been learnt is in {tmp_path}\n"
+    said = f"(allocation failed); what had been learnt is in {tmp_path}\n"
     assert capsys.readouterr().err == f"error: not enough memory for a problem of this size {said}"
 
 
