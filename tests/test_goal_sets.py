@@ -164,7 +164,9 @@ def test_an_interrupted_run_goes_on_bit_for_bit(tmp_path, goals):
 def test_a_run_does_not_go_on_with_other_goals(tmp_path):
     mdp = toy_models.chain_model(n_states=6)
     adagoal.explore(ModelEnv(mdp), 4.0, goals=lambda state: state % 2, budget=50, out=tmp_path)
-    with pytest.raises(InputError, match="goals of the run are functions of the program that started it; give them again"):
+    with pytest.raises(
+        InputError, match="goals of the run are functions of the program that started it; give them again"
+    ):
         adagoal.resume(tmp_path, env=ModelEnv(mdp))
     with pytest.raises(InputError, match="not those of the run: they hold other states"):
         adagoal.resume(tmp_path, env=ModelEnv(mdp), goals=lambda state: state % 3)

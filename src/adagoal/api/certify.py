@@ -13,6 +13,8 @@ from adagoal.core.user_code import call_observer
 from adagoal.deep import require_deep_extra
 from adagoal.deep.certification import Certification, Claim
 from adagoal.runs.stop_requests import stop_on_signals
+from adagoal.settings.fields import check_arguments
+from adagoal.settings.training import TrainingOptions
 
 if TYPE_CHECKING:
     from adagoal.deep.config import Config
@@ -58,7 +60,7 @@ def certify(
     """
     claim = Claim(radius, success, delta, slack, halvings, rollouts)
     check_integer("seed", seed, 0, 2**31 - 1)
-    check_integer("workers", workers, 0, 1024)
+    check_arguments(TrainingOptions, workers=workers)
     require_deep_extra()
     from adagoal.deep import certification
     from adagoal.deep.policy_evaluation import open_certification_rollouts as playing

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from adagoal import goal_rules
-from adagoal.core.argument_checks import check_folder_path, check_integer
+from adagoal.core.argument_checks import check_folder_path
 from adagoal.core.errors import InputError
 from adagoal.deep import require_deep_extra
 from adagoal.deep.config import (
@@ -22,7 +22,8 @@ from adagoal.deep.config import (
     describe_auto_recipe,
     resolve_recipe,
 )
-from adagoal.settings.fields import declared_settings
+from adagoal.settings.fields import check_arguments, declared_settings
+from adagoal.settings.training import TrainingOptions
 
 if TYPE_CHECKING:
     from adagoal.deep.policy import GoalPolicy
@@ -89,7 +90,7 @@ def train(
         raise InputError("there is no setting of this name; see adagoal.deep.Config", min(unknown))
     named_recipe = resolve_recipe(recipe)
     common = RECIPES[named_recipe]
-    check_integer("seeds", seeds, 1, 256)
+    check_arguments(TrainingOptions, seeds=seeds)
     asked = _check_claim_arguments(until, seeds, out, {"success": success, "slack": slack, "delta": delta})
     rule = goal_rule if callable(goal_rule) else None
     if callable(goal_rule):

@@ -19,7 +19,7 @@ from typing import Any
 
 from adagoal import goal_rules
 from adagoal.core import processes
-from adagoal.core.argument_checks import check_folder_path, check_integer, check_number
+from adagoal.core.argument_checks import check_folder_path, check_integer
 from adagoal.core.errors import FolderWarning, InputError, Status
 from adagoal.core.file_io import FileContent, arrays_content
 from adagoal.core.user_code import call_observer
@@ -36,7 +36,9 @@ from adagoal.runs.stop_requests import stop_on_signals
 from adagoal.runs.train_result import TrainResult
 from adagoal.runs.training_files import TRAINING_KIND
 from adagoal.runs.training_observers import TensorBoardObserver
-from adagoal.settings.fields import declared_settings
+from adagoal.settings.exploration import ExecutionOptions
+from adagoal.settings.fields import check_arguments, declared_settings
+from adagoal.settings.training import TrainingOptions
 
 _SETTINGS_OF_THE_FOLDER = {"configs", *declared_settings(Config)} - {"env", "goal_rule", "steps"}
 """Arguments that no caller has given, so that what is wrong with them is wrong with the file."""
@@ -142,12 +144,9 @@ def check_training_limits(
     workers: int, minutes: float, pause: int, checkpoint_every: int, step_timeout: float | None
 ) -> None:
     """Whether the limits of a training are ones; they are no part of its settings."""
-    check_integer("workers", workers, 0, 1024)
-    check_number("minutes", minutes, 0.0, math.inf, closed="(]")
+    check_arguments(TrainingOptions, workers=workers, minutes=minutes, checkpoint_every=checkpoint_every)
+    check_arguments(ExecutionOptions, step_timeout=step_timeout)
     check_integer("pause", pause, 0, 10**12)
-    check_integer("checkpoint_every", checkpoint_every, 0, 10**9)
-    if step_timeout is not None:
-        check_number("step_timeout", step_timeout, 0, 1e6, closed="(]")
 
 
 # --- going on ---
