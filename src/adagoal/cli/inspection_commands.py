@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 def watch(folder: Path, port: int, env: str | None, trust: bool) -> None:
     """Serve a report of the run in DIR on this machine, and update it while the run continues; Ctrl-C ends.
 
-    DIR is an exploration, a training run or a comparison, which another terminal may be running. The page can ask the
-    run to stop after the current rollout; nothing else is written or changed.
+    DIR is the folder of an exploration, training run or comparison, which another terminal may be running. The page can
+    ask the run to stop after the current rollout; nothing else is written or changed.
     """
     from adagoal.report.live_server import serve_report
 

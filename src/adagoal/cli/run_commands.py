@@ -124,7 +124,7 @@ def _folder_options(given: Mapping[str, Any]) -> dict[str, Any]:
 @options.json_option
 @options.quiet_option
 def resume(folder: Path, budget: int | None, as_json: bool, quiet: bool, **given: Any) -> None:
-    """Resume the run in DIR, an exploration or a training run. The result is as if the run had never stopped."""
+    """Resume the exploration or training run in DIR. The result is as if the run had never stopped."""
     if _holds_training(folder):
         from adagoal.cli.training_commands import resume_training
 
@@ -144,7 +144,7 @@ def resume(folder: Path, budget: int | None, as_json: bool, quiet: bool, **given
 def _refuse_for_training(**typed: Any) -> None:
     for name, value in typed.items():
         if value:
-            raise InputError("works for explorations only; the folder holds a training run", name)
+            raise InputError("works for explorations only; the folder holds the result of training", name)
 
 
 @click.command(epilog="Example: adagoal audit runs/two-room")
@@ -186,8 +186,8 @@ def play(folder: Path, as_json: bool, **given: Any) -> None:
     """Play the policies of the run in DIR in its environment, and compare measured steps with certified steps.
 
     Needs no exact model, unlike audit. Exit code 1: a measurement contradicts a certificate, that is, their intervals
-    do not overlap. All intervals hold together with probability 99%, for any number of episodes. For a training run
-    this is adagoal evaluate.
+    do not overlap. All intervals hold together with probability 99%, for any number of episodes. For training
+    runs this is adagoal evaluate.
     """
     if _holds_training(folder):
         from adagoal.cli.training_commands import evaluate
@@ -239,7 +239,7 @@ def _goal_by_label(result: Result, label: str) -> int:
 @click.command(epilog="Example: adagoal report runs/two-room")
 @options.run_argument
 def report(folder: Path) -> None:
-    """Write report.html and its figures in DIR again, for an exploration or a training run."""
+    """Write report.html and its figures in DIR, the folder of an exploration or training run, again."""
     if _holds_training(folder):
         from adagoal.report.training_page import write_training_report
 

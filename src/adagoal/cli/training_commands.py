@@ -135,7 +135,7 @@ def resume_training(folder: Path, *, as_json: bool, quiet: bool = False, **given
 
 
 def report_training(trained: TrainResult, folder: Path, as_json: bool) -> None:
-    """Print the result of a training run, write its report, and set the exit code."""
+    """Print the result of training, write its report, and set the exit code."""
     from adagoal.runs.result_text import resume_training_command
 
     history = trained.history
@@ -169,7 +169,7 @@ def report_training(trained: TrainResult, folder: Path, as_json: bool) -> None:
 
 
 def _write_training_report(trained: TrainResult, folder: Path) -> Path | None:
-    """Write the figures and the page of a training run; return the page, or None after Ctrl-C."""
+    """Write the figures and the page; return the page, or None after Ctrl-C."""
     page = None
     with skip_drawing_on_interrupt("report.html", f"adagoal report {quote(str(folder))}"):
         from adagoal.report import training_page as report

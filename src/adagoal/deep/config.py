@@ -1,4 +1,4 @@
-"""Settings of a training run, declared once per field, and the named recipes.
+"""Settings of training runs, declared once per field, and the named recipes.
 
 Several runs can train together as one compiled program (:mod:`adagoal.deep.learner`) if they differ only in fields
 declared ``per_run``.
@@ -171,7 +171,7 @@ class Config:
         check_field_values(self)
         if -1.0 < self.action_l2 < 0.0:
             raise InputError(f"must be -1, or a number >= 0, got {self.action_l2}", name="action_l2")
-        # user code runs when training starts, not when somebody reads the settings of a folder
+        # user code runs when training starts, not when the settings of a folder are read
         if not (self.rule_is_a_file or self.rule_is_a_function):
             self.check_goal_rule()
 

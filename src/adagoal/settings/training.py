@@ -16,7 +16,7 @@ from adagoal.settings.fields import check_field_values, setting_field
 
 @dataclass(frozen=True)
 class TrainingOptions:
-    """Where and for how long a training run is executed; a result does not store these arguments."""
+    """Where and for how long training runs are executed; a result does not store these arguments."""
 
     seeds: int = setting_field(1, "Number of runs with consecutive seeds, trained together.", low=1, high=256)
     workers: int = setting_field(0, "Rollout processes; 0: one per core.", low=0, high=1024)
