@@ -46,14 +46,10 @@ class Config:
     """Settings of one training run. Lengths are in environment steps unless they say otherwise."""
 
     env: str = setting_field(help="Gymnasium id of a goal-conditioned environment, module:Id, or point-mass.")
-    seed: int = setting_field(
-        0, "Random seed; the same seed on the same machine gives the same curve.", low=0, high=2**31 - 1, per_run=True
-    )
+    seed: int = setting_field(0, "Random seed; one machine repeats a run exactly.", low=0, high=2**31 - 1, per_run=True)
     steps: int = setting_field(400_000, "Environment steps of training, without test episodes.", low=1, high=10**12)
     algorithm: str = setting_field(
-        "critics",
-        "Learning algorithm: critics (one ensemble for the policy, D and E), or ddpg (with a separate ensemble).",
-        choices=ALGORITHM_MODULES,
+        "critics", "critics: one ensemble for policy, D and E; ddpg: a separate ensemble.", choices=ALGORITHM_MODULES
     )
 
     goal_rule: str = setting_field(
@@ -66,67 +62,39 @@ class Config:
         0.0, "L in steps, in the constraint D(g) <= L of the AdaGoal rules; 0: 0.8 T.", low=0, high=1e9, per_run=True
     )
     radius_ramp: int = setting_field(
-        -1,
-        "Steps over which L grows linearly from a quarter of the radius to the radius; 0: fixed; -1: 6000 T.",
-        low=-1,
-        high=10**12,
-        per_run=True,
+        -1, "Steps of the linear growth from L/4 to L; 0: L is fixed; -1: 6000 T.", low=-1, high=10**12, per_run=True
     )
     train_goals: str = setting_field("env", "Goal space of training: env, or scale=K[,air=P].", per_run=True)
     test_goals: str = setting_field("env", "Goal space of evaluation: env, or scale=K[,air=P].", per_run=True)
 
-    episodes: int = setting_field(
-        0, "Episodes per cycle of rollouts and updates; 0: about 800 steps, 4 to 16 episodes.", low=0, high=4096
-    )
-    horizon: int = setting_field(0, "T: steps per episode; 0: the limit of the environment.", low=0, high=1_000_000)
+    episodes: int = setting_field(0, "Episodes per cycle; 0: about 800 steps, 4 to 16 episodes.", low=0, high=4096)
+    horizon: int = setting_field(0, "T: steps per episode; 0: the limit of the environment.", low=0, high=10**6)
     noise: float = setting_field(
-        0.2,
-        "Standard deviation of the Gaussian action noise, in units of half the action range.",
-        low=0,
-        high=10,
-        per_run=True,
+        0.2, "Standard deviation of the action noise, over half the action range.", low=0, high=10, per_run=True
     )
     random: float = setting_field(0.3, "Probability of a uniformly random action.", low=0, high=1, per_run=True)
 
     updates: int = setting_field(
         0, "Updates per cycle; 0: one for every two steps, with ddpg for every five.", low=0, high=100_000
     )
-    batch: int = setting_field(1024, "Transitions per update.", low=1, high=1_000_000)
-    actor_share: float = setting_field(
-        0.5, "Share of the batch that the actor of critics learns from.", low=1e-3, high=1
-    )
-    hidden: tuple[int, ...] = setting_field(
-        (256, 256, 256), "Widths of the hidden layers of all networks.", low=1, high=8192
-    )
+    batch: int = setting_field(1024, "Transitions per update.", low=1, high=10**6)
+    actor_share: float = setting_field(0.5, "Share of the batch for the actor of critics.", low=1e-3, high=1)
+    hidden: tuple[int, ...] = setting_field((256, 256, 256), "Widths of the hidden layers.", low=1, high=8192)
     learning_rate: float = setting_field(1e-3, "Step size of Adam, for all networks.", low=1e-8, high=1)
     gamma: float = setting_field(0.0, "Discount; values lie in [-1/(1 - gamma), 0]; 0: 1 - 1/T.", low=0, high=0.9999)
     action_l2: float = setting_field(
-        -1.0,
-        "Weight of the squared action in the actor's loss; -1: 1 for Fetch, 0.1 for other environments.",
-        low=-1,
-        high=1e6,
-        per_run=True,
+        -1.0, "Penalty of squared actions for the actor; -1: 1 for Fetch, else 0.1.", low=-1, high=1e6, per_run=True
     )
     target_step: float = setting_field(
         0.05, "Share of the new weights in an update of the target networks (1 - polyak).", low=1e-6, high=1
     )
     target_every: int = setting_field(10, "Updates between two updates of the target networks.", low=1, high=100_000)
-    buffer: int = setting_field(
-        1_000_000, "Largest size of the replay buffer, in transitions.", low=1, high=100_000_000
-    )
+    buffer: int = setting_field(10**6, "Largest size of the replay buffer, in transitions.", low=1, high=10**8)
     relabel: float = setting_field(
-        0.8,
-        "Share of the batch whose goal is replaced by one achieved later in the episode (hindsight).",
-        low=0,
-        high=1,
-        per_run=True,
+        0.8, "Share of the batch with goals achieved later in the episode (hindsight).", low=0, high=1, per_run=True
     )
     contact: float = setting_field(
-        0.5,
-        "Share of the batch from episodes that moved the achieved goal; 0: as in standard HER.",
-        low=0,
-        high=1,
-        per_run=True,
+        0.5, "Share of the batch from episodes that moved the achieved goal; 0: as in HER.", low=0, high=1, per_run=True
     )
     normaliser: str = setting_field(
         "achieved",
@@ -137,34 +105,27 @@ class Config:
     )
 
     members: int = setting_field(3, "J: Q-functions in the ensemble.", low=2, high=64)
-    candidates: int = setting_field(1000, "N: candidate goals at each reset.", low=1, high=1_000_000)
+    candidates: int = setting_field(1000, "N: candidate goals at each reset.", low=1, high=10**6)
     ensemble_updates: int = setting_field(
         0, "Updates of the separate ensemble of ddpg per cycle; 0: two for every five steps.", low=0, high=100_000
     )
     ensemble_batch: int = setting_field(
-        1024, "Transitions per update of the separate ensemble, drawn independently per member.", low=1, high=1_000_000
+        1024, "Transitions per update and member of the separate ensemble.", low=1, high=10**6
     )
     ensemble_relabel: float = setting_field(
-        0.8,
-        "Share of hindsight goals in the batches of the separate ensemble; 0: the original goals (VDS).",
-        low=0,
-        high=1,
-        per_run=True,
+        0.8, "Share of hindsight goals for the separate ensemble; 0: none (VDS).", low=0, high=1, per_run=True
     )
     value_action: str = setting_field(
         "policy",
-        "Action at which the ensemble is evaluated: that of the policy (VDS), or the cheapest of sampled actions.",
+        "Evaluate the ensemble at the policy's action (VDS), or at the best sample.",
         choices=("policy", "min"),
     )
 
     eval_every: int = setting_field(
-        0, "Cycles between two evaluations; 0: an eighth of the training, at most 25.", low=0, high=1_000_000
+        0, "Cycles between two evaluations; 0: an eighth of the training, at most 25.", low=0, high=10**6
     )
     eval_episodes: int = setting_field(
-        96,
-        "Test episodes per evaluation, without noise; rounded up to a multiple of the episodes per cycle.",
-        low=1,
-        high=100_000,
+        96, "Test episodes per evaluation, rounded up to a multiple of the episodes per cycle.", low=1, high=100_000
     )
 
     def __post_init__(self) -> None:

@@ -1,4 +1,4 @@
-"""Arguments of an exploration: the settings that a result stores, and where and how a run is executed.
+"""Arguments of an exploration: the settings that its result stores, and where and how it is executed.
 
 This module imports nothing heavy, because ``adagoal explore --help`` reads it.
 """
@@ -14,7 +14,7 @@ from adagoal.core.errors import InputError
 from adagoal.settings.fields import check_field_values, setting_field
 
 UNLIMITED_BUDGET = 2**62
-"""Steps of a run without a budget, and the largest budget: one bit less than int64 holds, so sums do not overflow."""
+"""Steps of a run without a budget, and the largest budget: half of what int64 holds, so sums do not overflow."""
 
 
 @dataclass(frozen=True)
@@ -72,14 +72,12 @@ class ExplorationSettings:
         low=0,
         high=2**128 - 1,
         choices=("random",),
-        text_form="random",
         metavar="INTEGER",
     )
     max_states: int | None = setting_field(
         None,
         "Bound on the number of states, if the environment does not declare one.",
-        "Above the number of integer observations, an observation that ends the episode is another state than the same "
-        "observation that does not.",
+        "Above the number of integer observations, an observation that ends the episode is a state of its own.",
         low=2,
         high=2**62,
         label="bound on states",
@@ -132,7 +130,7 @@ class ExecutionOptions:
 
     step_timeout: float | None = setting_field(
         None,
-        "Step the environment in a separate process, and end the run if a step takes longer.",
+        "Step the environment in a separate process; end the run if a step takes longer.",
         "In seconds.",
         default_text="wait",
         low=0,
@@ -150,17 +148,11 @@ class ExecutionOptions:
         None, "Address of a Ray cluster.", default_text="start one on this machine", metavar="HOST:PORT"
     )
     out: Path | None = setting_field(
-        None,
-        "Folder of the run.",
-        "It holds checkpoints and the result; :func:`resume` continues a run that was killed.",
+        None, "Folder of the run.", "It holds checkpoints and the result; :func:`resume` continues a killed run."
     )
     overwrite: bool = setting_field(
-        False,
-        "Replace the run in the folder.",
-        "The old run is deleted when the new one writes its first checkpoint.",
+        False, "Replace the run in the folder.", "The first checkpoint of the new run deletes the old run."
     )
     record: bool = setting_field(
-        False,
-        "Save every step in the folder, 10 bytes each (transitions.npz).",
-        ":func:`transitions` reads the steps.",
+        False, "Save every step in the folder, 10 bytes each (transitions.npz).", "See :func:`transitions`."
     )

@@ -162,7 +162,7 @@ def _describe_accepted(info: SettingInfo) -> str:
         bool: "True or False",
         int: f"a whole number in {format_integer_range(info.low, info.high)}",
         float: f"a number in {format_range(info.low, info.high, info.closed)}",
-        str: info.text_form or (f"one of {', '.join(info.choices)}" if info.choices else "text"),
+        str: info.text_form or ("one of " if len(info.choices) > 1 else "") + ", ".join(info.choices) or "text",
         dict: "a dictionary of named values",
         Path: "a path",
         _INTEGERS: f"a tuple of one or more whole numbers in {format_integer_range(info.low, info.high)}",
