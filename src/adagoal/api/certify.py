@@ -13,8 +13,8 @@ from adagoal.core.user_code import call_observer
 from adagoal.deep import require_deep_extra
 from adagoal.deep.certification import Certification, Claim
 from adagoal.runs.stop_requests import stop_on_signals
-from adagoal.settings.fields import check_arguments
-from adagoal.settings.training import TrainingOptions
+from adagoal.settings.fields import check_arguments, document_settings
+from adagoal.settings.training import ClaimSettings, TrainingOptions
 
 if TYPE_CHECKING:
     from adagoal.deep.config import Config
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from adagoal.runs.training_files import TrainingRecord
 
 
+@document_settings(ClaimSettings)
 def certify(
     training: str | Path | TrainResult,
     *,
@@ -47,11 +48,6 @@ def certify(
     Parameters
     ----------
     training: the folder of a training, or what :func:`adagoal.train` returned.
-    radius: L, a whole number of steps; at most those of an episode.
-    success, slack: a cell is certified for a probability of ``success - slack`` and refuted below ``success``.
-    delta: probability of one wrong verdict or more, all cells together.
-    rollouts: at most so many; by default as many as it takes. Must be given where ``slack`` is 0.
-    halvings: of the goal space, at most; 6 make 64 cells.
     run: which of the runs trained side by side.
     test_goals: the goal space; by default that of the training's tests.
     seed: decides everything; the number of ``workers`` (0: one per core) does not matter.

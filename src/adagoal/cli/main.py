@@ -146,7 +146,7 @@ class BrokenPipeGuard:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line of this process and exit with its code."""
-    processes.ignore_local_files()
+    processes.ignore_local_files()  # libraries that read files of the current folder would execute a stranger's code
     _raise_on_os_exit()
     sys.stdout = cast(TextIO, BrokenPipeGuard(sys.stdout))
     code = run_command_line(arguments)
@@ -179,8 +179,10 @@ def run_command_line(
     """Run a command line and return its exit code; ``group`` replaces the commands of adagoal."""
     try:
         with warnings.catch_warnings():
+            # Python shows equal warnings once per process, but two runs in a test or notebook must both warn
             warnings.simplefilter("always", RunWarning)
             warnings.showwarning = _make_warning_printer(warnings.showwarning)
+            # with standalone_mode click would print errors in several lines and exit by itself
             code = (group or cli).main(None if arguments is None else list(arguments), name, standalone_mode=False)
     except InputError as error:
         return _print_error(str(error))

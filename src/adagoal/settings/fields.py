@@ -190,9 +190,9 @@ def document_settings(*classes: type[Any]) -> Callable[[_Function], _Function]:
         for name in inspect.signature(function).parameters:
             if name in declared:
                 info = declared[name]
-                text = f"{name}: {info.help} {info.details}"
-                text += f" Default: {info.default_text}." if info.default_text else ""
-                lines += textwrap.wrap(text, 115, initial_indent="    ", subsequent_indent="        ")
+                default = f"Default: {info.default_text}." if info.default_text else ""
+                text = " ".join(part for part in (info.help, info.details, default) if part)
+                lines += textwrap.wrap(f"{name}: {text}", 115, initial_indent="    ", subsequent_indent="        ")
         function.__doc__ = "\n".join([(function.__doc__ or "").rstrip(), *lines, "    "])
         return function
 

@@ -38,7 +38,12 @@ class TrainingOptions:
 class ClaimSettings:
     """What a certification claims about a policy."""
 
-    radius: int = setting_field(help="L: a goal must be reached within this many steps.", low=1, high=1_000_000)
+    radius: int = setting_field(
+        help="L: a goal must be reached within this many steps.",
+        details="At most the steps of an episode.",
+        low=1,
+        high=1_000_000,
+    )
     success: float = setting_field(
         0.9, "A cell whose success probability is lower is refuted.", low=0, high=1, closed="(]"
     )
