@@ -99,7 +99,10 @@ def one_line(capsys: pytest.CaptureFixture[str]) -> str:
         (["grid", "--radius", "5", "--delta", "1"], "--delta"),
         (["grid", "--radius", "5", "--delta", "nan"], "--delta"),
         (["gird", "--radius", "5"], "unknown environment 'gird'"),
-        (["grid", "--radius", "5", "--env-arg", "rows=3", "--env-arg", "rows=4"], "'--env-arg': rows is given 2 times"),
+        (
+            ["grid", "--radius", "5", "--env-arg", "rows=3", "--env-arg", "rows=4"],
+            "--env-arg: rows is given 2 times; give each name once",
+        ),
         (["grid", "--radius", "5", "--goal-rule", "best"], "--goal-rule: unknown rule 'best'"),
         (["grid", "--radius", "5", "--goal-rule", "missing.py:rule"], "--goal-rule: no such file"),
         (["grid", "--radius", "5", "--method", "magic"], "--method: unknown method 'magic'"),

@@ -160,7 +160,7 @@ def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         (["chain", "--methods", "certified:x"], "methods: must look like key=value"),
         (["chain", "--goal-rules", "best"], "--goal-rules: unknown rule"),
         (["chain", "--radius", "-1"], "--radius"),
-        (["chain", "grid", "fan", "--radius", "1,2"], "--radius: must be one number, or one for each of the 3"),
+        (["chain", "grid", "fan", "--radius", "1,2"], "--radius: must be one number, or one for each ENV (3), got 2"),
         (["chain", "--budget", "0"], "--budget"),
         (["chain", "--seeds", "0"], "--seeds"),
         (["chain", "--delta", "1"], "--delta"),

@@ -162,6 +162,6 @@ def compare(
 
 def _one_per_env(name: str, numbers: tuple[float, ...], worlds: tuple[str, ...]) -> tuple[float, ...]:
     if len(numbers) not in (1, len(worlds)):
-        text = f"must be one number, or one for each of the {len(worlds)} environments, got {len(numbers)} numbers"
+        text = f"must be one number, or one for each ENV ({len(worlds)}), got {len(numbers)} numbers"
         raise InputError(text, name)
     return numbers * len(worlds) if len(numbers) == 1 else numbers

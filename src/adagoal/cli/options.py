@@ -26,7 +26,10 @@ _Value = TypeVar("_Value")
 
 
 class ParsedParam(click.ParamType[_Value], Generic[_Value]):
-    """A type of values: ``parse`` raises a ValueError for text that is not ``expected``."""
+    """Type of an option: ``parse`` raises a ValueError for text that is not ``expected``.
+
+    Errors are :class:`InputError`, not click's, so they have the same form as those of the Python functions.
+    """
 
     def __init__(self, metavar: str, parse: Callable[[str], _Value], expected: str) -> None:
         self.name, self._parse, self._expected = metavar, parse, expected
@@ -36,9 +39,9 @@ class ParsedParam(click.ParamType[_Value], Generic[_Value]):
         try:
             return self._parse(value) if isinstance(value, str) else value
         except InputError as error:
-            return self.fail(str(error), param, ctx)
+            raise InputError(error.reason, param and param.name) from None
         except (ValueError, OverflowError):
-            return self.fail(f"{value!r} is not {self._expected}", param, ctx)
+            raise InputError(f"must be {self._expected}, got {value!r}", param and param.name) from None
 
 
 def _parse_integer(text: str) -> int:
@@ -70,11 +73,12 @@ def parse_integers(text: str) -> tuple[int, ...]:
     return tuple(int(part) for part in text.split(","))
 
 
-INTEGER = ParsedParam("INTEGER", _parse_integer, "a whole number (such as 500000 or 1e6)")
+INTEGER = ParsedParam("INTEGER", _parse_integer, "a whole number such as 500000 or 1e6")
+NUMBER = ParsedParam("NUMBER", float, "a number")
 NUMBERS = ParsedParam(
     "NUMBER[,NUMBER...]",
     lambda text: tuple(float(part) for part in text.split(",")),
-    "a number, nor several numbers with commas between them",
+    "one or more numbers with commas between them",
 )
 NAMES = ParsedParam("A,B,...", _parse_names, "one or more names with commas between them")
 KEY_VALUE = ParsedParam("KEY=VALUE", parse_key_value, "key=value")
@@ -124,7 +128,8 @@ def setting_options(cls: type[Any], *names: str, prefix: str = "", **changes: An
 def setting_option(info: SettingInfo, **changes: Any) -> Decorator:
     """Return the option of a setting. Its value is checked as in Python, so both interfaces have the same messages."""
     default, kinds = info.default, [kind for kind in info.kinds if kind is not NoneType]
-    keywords: dict[str, Any] = {"help": info.help, "metavar": info.metavar or None}
+    choices = f"[{'|'.join(info.choices)}]" if info.choices else None
+    keywords: dict[str, Any] = {"help": info.help, "metavar": info.metavar or choices}
     shown = ",".join(map(str, default)) if isinstance(default, tuple) else default
     if kinds == [bool]:
         keywords["is_flag"] = True
@@ -143,11 +148,9 @@ def setting_option(info: SettingInfo, **changes: Any) -> Decorator:
 
 
 def _param_type(info: SettingInfo, kinds: list[Any]) -> click.ParamType[Any]:
-    if info.choices and kinds == [str] and not info.metavar:
-        return click.Choice(list(info.choices))
     if str in kinds and len(kinds) > 1:
         return ParsedParam("TEXT", _number_or_text(_parse_integer if int in kinds else float), "a number")
-    simple = {int: INTEGER, float: click.FLOAT, str: click.STRING, Path: FOLDER}
+    simple = {int: INTEGER, float: NUMBER, str: click.STRING, Path: FOLDER}
     return simple.get(kinds[0]) or ParsedParam("N,N,...", parse_integers, "whole numbers such as 256,256")
 
 
@@ -169,7 +172,7 @@ def _merge_pairs(ctx: click.Context, param: click.Parameter, pairs: Sequence[tup
     keys = [key for key, _ in pairs]
     for key in keys:
         if keys.count(key) > 1:
-            raise click.BadParameter(f"{key} is given {keys.count(key)} times", ctx, param)
+            raise InputError(f"{key} is given {keys.count(key)} times; give each name once", param.name)
     return dict(pairs)
 
 
@@ -230,7 +233,7 @@ def goal_states_option(name: str) -> Decorator:
     return click.option(
         "--goal",
         name,
-        type=ParsedParam("STATE[,STATE...]", parse_integers, "a state number, nor several with commas between them"),
+        type=ParsedParam("STATE[,STATE...]", parse_integers, "one or more state numbers with commas between them"),
         multiple=True,
         callback=lambda ctx, param, value: tuple(goal for part in value for goal in part) or None,
         help="Only these goals; repeatable.  [default: all]",
