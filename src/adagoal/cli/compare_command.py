@@ -6,6 +6,7 @@ import contextlib
 import importlib
 import json
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -16,7 +17,8 @@ from adagoal.cli import options
 from adagoal.cli.options import setting_options
 from adagoal.compare.experiment import Experiment, ExperimentInfo
 from adagoal.core.errors import EXIT_UNFINISHED, InputError
-from adagoal.settings.exploration import ExecutionOptions, ExplorationSettings
+from adagoal.settings.exploration import ComparisonOptions, ExecutionOptions, ExplorationSettings
+from adagoal.settings.fields import declared_settings
 
 if TYPE_CHECKING:  # imported in functions, because --help should not wait for it
     from adagoal.compare.experiment_runner import ExperimentDisplay
@@ -29,20 +31,22 @@ COMPARE_INFO = ExperimentInfo(
 
 def experiment_options(name: str, info: ExperimentInfo) -> options.Decorator:
     """Return a decorator that adds the options of all experiments; see :func:`run_experiment_command`."""
-    jobs_default = f"[default: {info.jobs or 'one per core'}; ray: all cores]"
+    declared = declared_settings(ComparisonOptions)
+    jobs = (
+        declared["jobs"]
+        if info.jobs is None
+        else replace(declared["jobs"], default_text=f"{info.jobs}; ray: all cores")
+    )
     shared: list[options.Decorator] = [
-        click.option("--jobs", type=click.IntRange(1, 1024), help=f"Number of parallel runs.  {jobs_default}"),
+        options.setting_option(jobs),
         setting_options(ExecutionOptions, "engine", "address"),
         click.option("--out", type=options.FOLDER, default=Path("runs") / name, show_default=True, help="Folder."),
         options.json_option,
         options.quiet_option,
     ]
     if info.seeds is not None:
-        many = click.IntRange(1, 10_000)
-        shared += [
-            click.option("--seeds", type=many, default=info.seeds, show_default=True, help="Number of seeds."),
-            click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="The first seed."),
-        ]
+        seeds = replace(declared["seeds"], default=info.seeds)
+        shared = [options.setting_option(seeds), setting_options(ComparisonOptions, "seed"), *shared]
 
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
         for option in reversed(shared):

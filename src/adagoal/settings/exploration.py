@@ -156,3 +156,14 @@ class ExecutionOptions:
     record: bool = setting_field(
         False, "Save every step in the folder, 10 bytes each (transitions.npz).", "See :func:`transitions`."
     )
+
+
+@dataclass(frozen=True)
+class ComparisonOptions:
+    """How many runs a comparison or an experiment makes, and how many of them at a time."""
+
+    seeds: int = setting_field(5, "Number of seeds.", low=1, high=10_000)
+    seed: int = setting_field(0, "The first seed.", low=0, high=2**64)
+    jobs: int | None = setting_field(
+        None, "Number of parallel runs.", default_text="one per core; ray: all cores", low=1, high=1024
+    )
