@@ -36,12 +36,13 @@ class ParsedParam(click.ParamType[_Value], Generic[_Value]):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> _Value:
         """Return the parsed value; values that are not text are defaults."""
+        name = None if param is None else param.name
         try:
             return self._parse(value) if isinstance(value, str) else value
         except InputError as error:
-            raise InputError(error.reason, param and param.name) from None
+            raise InputError(error.reason, name) from None
         except (ValueError, OverflowError):
-            raise InputError(f"must be {self._expected}, got {value!r}", param and param.name) from None
+            raise InputError(f"must be {self._expected}, got {value!r}", name) from None
 
 
 def _parse_integer(text: str) -> int:
@@ -150,7 +151,7 @@ def setting_option(info: SettingInfo, **changes: Any) -> Decorator:
 def _param_type(info: SettingInfo, kinds: list[Any]) -> click.ParamType[Any]:
     if str in kinds and len(kinds) > 1:
         return ParsedParam("TEXT", _number_or_text(_parse_integer if int in kinds else float), "a number")
-    simple = {int: INTEGER, float: NUMBER, str: click.STRING, Path: FOLDER}
+    simple: dict[Any, click.ParamType[Any]] = {int: INTEGER, float: NUMBER, str: click.STRING, Path: FOLDER}
     return simple.get(kinds[0]) or ParsedParam("N,N,...", parse_integers, "whole numbers such as 256,256")
 
 
