@@ -62,7 +62,6 @@ def build_ucbvi(
     if bonus not in list(EPSILON_SHARES):
         raise InputError(f"bonus must be one of {', '.join(EPSILON_SHARES)}, got {bonus!r}", "method_args")
     _check_positive_integer("horizon", horizon)
-    _require_known_size("ucbvi", p)
     return UCBVI(p.counts, p.L, p.epsilon, p.delta, p.goal_space, bonus, horizon, lazy)
 
 
@@ -70,7 +69,6 @@ def build_bayes(problem: ExplorationProblem) -> PlanningEstimates:
     """Bayesian, no guarantee: quantiles over posterior samples of the model."""
     from adagoal.tabular.bayes import BayesianEstimates
 
-    _require_known_size("bayes", problem)
     return BayesianEstimates(problem.counts, problem.L, problem.epsilon, problem.goal_space, seed=problem.seed)
 
 
@@ -92,7 +90,6 @@ def build_valae(problem: ExplorationProblem, constants: str = "paper") -> SelfDi
     """VALAE: DisCo's set, then its policies. constants: paper, or scaled=c (see baselines/self_directed.py)."""
     from adagoal.baselines.valae import VALAE
 
-    _require_known_size("valae", problem)
     return VALAE(*_baseline_arguments(problem), constants)
 
 
@@ -100,7 +97,6 @@ def build_lae(problem: ExplorationProblem, constants: str = "paper") -> SelfDire
     """LAE: layer by layer, then consolidation. constants: paper, or scaled=c (see baselines/self_directed.py)."""
     from adagoal.baselines.lae import LAE
 
-    _require_known_size("lae", problem)
     return LAE(*_baseline_arguments(problem), constants)
 
 
@@ -113,7 +109,6 @@ def build_gosprl(
     from adagoal.baselines.gosprl import Gosprl
 
     _check_positive_integer("samples", samples)
-    _require_known_size("gosprl", problem)
     return Gosprl(*_baseline_arguments(problem), constants, samples)
 
 
@@ -124,7 +119,6 @@ def build_bpi_ucbvi(
     from adagoal.baselines.bpi_ucbvi import BPI
 
     _check_positive_integer("horizon", horizon)
-    _require_known_size("bpi-ucbvi", problem)
     return BPI(*_baseline_arguments(problem), constants, horizon)
 
 
@@ -199,6 +193,8 @@ class Method(NamedTuple):
     radius_can_grow: bool = False
     """Whether its estimates support radius "auto" and "all"
     (:class:`~adagoal.core.exploration_run.SupportsRadiusCurriculum`)."""
+    needs_known_size: bool = False
+    """Whether the number of states must be known before the run."""
     can_finalize: bool = False
     """Whether its estimates are :class:`~adagoal.core.exploration_run.SupportsFinalize`."""
     supports_device: bool = False
@@ -211,14 +207,14 @@ METHODS = {
     "certified": Method(
         build_certified, radius_can_grow=True, can_finalize=True, supports_device=True, supports_action_masks=True
     ),
-    "ucbvi": Method(build_ucbvi),
-    "bayes": Method(build_bayes),
+    "ucbvi": Method(build_ucbvi, needs_known_size=True),
+    "bayes": Method(build_bayes, needs_known_size=True),
     "ucbexplore": Method(build_ucbexplore, run_self_directed, uses_goal_rule=False),
     "disco": Method(build_disco, run_self_directed, uses_goal_rule=False),
-    "valae": Method(build_valae, run_self_directed, uses_goal_rule=False),
-    "lae": Method(build_lae, run_self_directed, uses_goal_rule=False),
-    "gosprl": Method(build_gosprl, run_self_directed, uses_goal_rule=False),
-    "bpi-ucbvi": Method(build_bpi_ucbvi),
+    "valae": Method(build_valae, run_self_directed, uses_goal_rule=False, needs_known_size=True),
+    "lae": Method(build_lae, run_self_directed, uses_goal_rule=False, needs_known_size=True),
+    "gosprl": Method(build_gosprl, run_self_directed, uses_goal_rule=False, needs_known_size=True),
+    "bpi-ucbvi": Method(build_bpi_ucbvi, needs_known_size=True),
     "intervals": Method(build_intervals, radius_can_grow=True, supports_action_masks=True),
     "likelihood": Method(build_likelihood, radius_can_grow=True),
     "vtr-pooled": Method(build_vtr_pooled, radius_can_grow=True),
@@ -228,7 +224,7 @@ METHODS = {
 
 def find_method(name: str) -> Method:
     """Return a method of :data:`METHODS` or of an installed package (:mod:`adagoal.core.user_code`)."""
-    if name in list(METHODS):
+    if name in list(METHODS):  # a list, because a name from Python may be unhashable
         return METHODS[name]
     plugin = user_code.load_plugin(user_code.METHOD_GROUP, name, "method") if isinstance(name, str) else None
     if plugin is None:
@@ -244,18 +240,22 @@ def build_estimates(method: str, problem: ExplorationProblem, arguments: dict[st
     names = accepted_arguments(method)
     for name in arguments:
         if name not in names:
-            raise InputError(
-                f"{method} has no argument {name!r}; it accepts {', '.join(names) or 'none'}", "method_args"
-            )
-    problem.env.uses_action_masks = find_method(method).supports_action_masks
-    estimates = find_method(method).build_estimates(problem, **arguments)
-    if estimates.guarantee and not problem.env.start_is_certain and not isinstance(estimates, UncertainReset):
-        problem.env.add_warning(f"the proof of {method} assumes that every reset leads to the same start")
+            text = f"{method} has no argument {name!r}; it accepts {', '.join(names) or 'none'}"
+            raise InputError(text, "method_args")
+    declared, env = find_method(method), problem.env
+    size_is_known = env.state_bound == env.initial_states and problem.goal_space.members_complete
+    if declared.needs_known_size and not size_is_known:
+        text = f"{method} needs a known number of states, which {env.name} does not have; use certified"
+        raise InputError(text, "method")
+    env.uses_action_masks = declared.supports_action_masks
+    estimates = declared.build_estimates(problem, **arguments)
+    if estimates.guarantee and not env.start_is_certain and not isinstance(estimates, UncertainReset):
+        env.add_warning(f"the proof of {method} assumes that every reset leads to the same start")
     return estimates
 
 
 def accepted_arguments(method: str) -> list[str]:
-    """Return the names of the arguments of a method."""
+    """Return the names of the arguments of a method: the parameters of its builder after the problem."""
     return list(inspect.signature(find_method(method).build_estimates).parameters)[1:]
 
 
@@ -306,13 +306,6 @@ def _account_for_reset(p: ExplorationProblem, build: Callable[[float], ExactRese
         return build(p.delta)
     widened = UncertainReset(build((1.0 - RESET_DELTA_SHARE) * p.delta), RESET_DELTA_SHARE * p.delta)
     return cast(PlanningEstimates, widened)
-
-
-def _require_known_size(method: str, problem: ExplorationProblem) -> None:
-    env = problem.env
-    if env.state_bound != env.initial_states or not problem.goal_space.members_complete:
-        text = f"{method} needs a known number of states, which {env.name} does not have; use certified"
-        raise InputError(text, "method")
 
 
 def _require_mixture(method: str, env: TabularEnv) -> LinearMixture:

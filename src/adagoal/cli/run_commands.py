@@ -87,7 +87,7 @@ def explore(
     with (
         options.rename_in_errors(**({"env_args": "model_constants"} if has_constants else {})),
         options.take_goals_argument(given),
-        stdout_to_stderr(),
+        stdout_to_stderr(),  # an environment may print, and standard output is for the result alone
         ExplorationProgress(given["budget"], quiet) as progress,
         observe_with_live_page(live, folder.absolute(), progress) as observer,
     ):
@@ -294,6 +294,7 @@ def _report_result(result: Result, folder: Path, as_json: bool, estimate: CostEs
             click.echo(f"void: {reason}", err=True)
         for warning in result.warnings:
             click.echo(f"warning: {warning}", err=True)
+    # the result is printed before the report, which imports Bokeh and may take longer than a short run
     page = None
     with skip_drawing_on_interrupt("report.html", f"adagoal report {quote(str(folder))}"):
         from adagoal.report import write_report
