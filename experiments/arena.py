@@ -18,7 +18,7 @@ from adagoal.compare.comparison_output import (
 from adagoal.compare.experiment import Experiment, ExperimentOptions, ExperimentReport, RunOutcome, TextTable
 from adagoal.compare.experiment_runner import make_known_model
 from adagoal.report.figures import draw_curve_plots
-from adagoal.runs.exploration_settings import ExplorationSettings
+from adagoal.settings.exploration import ExplorationSettings
 from experiments import required_steps
 from experiments.catalogue import CATALOGUE
 

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from adagoal.compare.experiment import Experiment, ExperimentOptions, ExperimentReport, TextTable
 from adagoal.compare.experiment_runner import make_known_model
-from adagoal.runs.exploration_settings import ExplorationSettings
+from adagoal.settings.exploration import ExplorationSettings
 from adagoal.tabular.ucbvi import planning_horizon
 from experiments.catalogue import CATALOGUE
 from experiments.price import DELTA, WORLDS

@@ -19,7 +19,7 @@ from adagoal.baselines.interval_mdp import INTERVAL_BOUNDS
 from adagoal.compare.experiment import Experiment, ExperimentOptions, ExperimentReport, RunOutcome, TextTable
 from adagoal.compare.experiment_runner import explore_uninterrupted, make_known_model
 from adagoal.core.errors import Status
-from adagoal.runs.exploration_settings import ExplorationSettings
+from adagoal.settings.exploration import ExplorationSettings
 from experiments.catalogue import CATALOGUE
 
 DELTA = 0.1

@@ -23,7 +23,7 @@ from adagoal.compare.experiment import (
 )
 from adagoal.compare.experiment_runner import make_known_model, run_settings
 from adagoal.core.transition_data import TransitionCounts
-from adagoal.runs.exploration_settings import ExplorationSettings
+from adagoal.settings.exploration import ExplorationSettings
 from experiments import instance_bound
 from experiments.catalogue import CATALOGUE
 from experiments.price import DELTA, WORLDS

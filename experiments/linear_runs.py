@@ -19,8 +19,8 @@ from adagoal.core.exploration_run import ExplorationRun
 from adagoal.core.types import Longs
 from adagoal.envs.model import TabularMDP
 from adagoal.exact import solver
-from adagoal.runs.exploration_settings import ExplorationSettings
 from adagoal.runs.folder_reader import find_saved_run
+from adagoal.settings.exploration import ExplorationSettings
 
 FOLDER = "linear-runs"
 RADIUS, EPSILON, DELTA = 10.0, 1.0, 0.1

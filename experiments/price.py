@@ -40,7 +40,7 @@ from adagoal.core.transition_data import TransitionCounts
 from adagoal.envs.model import TabularMDP, model_from_rows
 from adagoal.exact import solver
 from adagoal.report.figures import figure_with_panels
-from adagoal.runs.exploration_settings import ExplorationSettings
+from adagoal.settings.exploration import ExplorationSettings
 from experiments.catalogue import CATALOGUE
 
 DELTA = 0.1

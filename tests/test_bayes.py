@@ -18,7 +18,7 @@ from adagoal.exact import solver
 from adagoal.exact.audit import audit_policies
 from adagoal.loop import run_exploration
 from adagoal.runs.exploration_session import ExplorationSession
-from adagoal.runs.exploration_settings import ExplorationSettings
+from adagoal.settings.exploration import ExplorationSettings
 from adagoal.tabular.bayes import N_MEMBERS, BayesianEstimates
 from experiments import extra_models
 

@@ -22,7 +22,7 @@ from adagoal.envs import registry
 from adagoal.exact.audit import audit_policies
 from adagoal.parallel.task_engine import LocalEngine
 from adagoal.report.figures import draw_curve_plots
-from adagoal.runs.exploration_settings import ExplorationSettings
+from adagoal.settings.exploration import ExplorationSettings
 
 GRID = ExplorationSettings("grid", {"rows": 3, "cols": 3}, radius=3.5, epsilon=0.5, budget=1_000_000)
 
@@ -163,18 +163,18 @@ def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         (["chain", "--methods", "certified:x"], "methods: must look like key=value"),
         (["chain", "--goal-rules", "best"], "--goal-rules: unknown rule"),
         (["chain", "--radius", "-1"], "--radius"),
-        (["chain", "grid", "fan", "--radius", "1,2"], "--radius: give one number"),
+        (["chain", "grid", "fan", "--radius", "1,2"], "--radius: must be one number, or one for each ENV (3), got 2"),
         (["chain", "--budget", "0"], "--budget"),
         (["chain", "--seeds", "0"], "--seeds"),
         (["chain", "--delta", "1"], "--delta"),
-        (["chain", "chain", "--radius", "5,6"], "ENV: chain is given twice"),
+        (["chain", "chain", "--radius", "5,6"], "ENV: chain is given 2 times"),
         (["chain", "--out", __file__], "--out"),
         (["chain", "--goal", "99"], "--goal"),
         (["chain", "--methods", "certified,bpi-ucbvi"], "--methods: bpi-ucbvi is for one goal"),
         (["chain", "--methods", "certified,ucbvi:x=1"], "--methods: ucbvi has no argument 'x'"),
         (["chain", "--methods", "certified,likelihood"], "--methods: chain is not a linear mixture"),
         (["chain", "--methods", "certified,disco:constants=half"], "--constants"),
-        (["chain", "--constants", "paper"], "--constants: is for ucbexplore, disco, valae, lae, gosprl, bpi-ucbvi"),
+        (["chain", "--constants", "paper"], "--constants: works with ucbexplore, disco, valae, lae, gosprl, bpi-ucbvi"),
     ],
 )
 def test_bad_input(arguments: list[str], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

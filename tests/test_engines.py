@@ -181,7 +181,7 @@ def test_an_experiment_goes_on_after_an_interrupt(
 
     monkeypatch.setattr(experiment_runner, "write_json", stop)
     assert run_experiment(line) == 3
-    assert "interrupted: 2 of 4 runs are kept" in capsys.readouterr().err
+    assert "interrupted: 2 of 4 runs are saved" in capsys.readouterr().err
     monkeypatch.setattr(experiment_runner, "write_json", measure)
     assert run_experiment(line) == 0
     assert "2 of 4 runs are there already" in capsys.readouterr().err

@@ -10,7 +10,7 @@ import pytest
 
 from adagoal.compare import experiment_runner
 from adagoal.parallel.task_engine import LocalEngine
-from adagoal.runs.exploration_settings import ExplorationSettings
+from adagoal.settings.exploration import ExplorationSettings
 from experiments import constants, figure3, intervals, linear_output, price, scaling, separation
 from experiments.__main__ import run as run_experiment
 

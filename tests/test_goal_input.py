@@ -1,4 +1,4 @@
-"""What users say for goals that are sets: files, options, the older name, and bad input, each one line."""
+"""What users say for goals that are sets: files, options and bad input, each one line."""
 
 import json
 from pathlib import Path
@@ -25,7 +25,7 @@ def test_code_that_a_folder_names_is_not_run(tmp_path, monkeypatch, capsys):
         assert run_command_line([command, "r"]) in (0, 1)  # 1: an unfinished run may miss a goal
     capsys.readouterr()
     assert run_command_line(["resume", "r", "--budget", "400", "--quiet"]) == 2
-    line = "the run has the goals 'mine.py:row', a file to run; give the goals again, or trust the folder"
+    line = "the run uses goals from 'mine.py:row', a file to execute; give the goals again, or trust the folder"
     assert capsys.readouterr().err == f"error: --goals: {line}\n"
     Path("mine.py").write_text("def row(label):\n    return label[:2]\n")
     assert run_command_line(["resume", "r", "--budget", "400", "--quiet", "--trust"]) == 3
@@ -71,8 +71,8 @@ def flip():
         ({}, "there must be at least one goal"),
         ({"door": "open"}, "must be names with functions, or with lists of states"),
         ({"door": []}, "^goals: the goal 'door' has no states$"),
-        ({"door": [99]}, r"goals must be states in 0\.\.11"),
-        (3, "must be states, labels, a function of observations, or names with predicates; got 3"),
+        ({"door": [99]}, r"must be one or more states in 0\.\.11, got 99"),
+        (3, "must be states, labels, a function of observations, or named predicates, got 3"),
         ([True], "must be states"),
         ("no.py:fn", "no such file 'no.py'"),
     ],
@@ -118,11 +118,3 @@ def test_a_predicate_without_a_state_is_told():
     assert "no state belongs to the goal sky" in result.warnings
     assert result.goals == [0]
     assert adagoal.audit(result).ok
-
-
-def test_the_older_name_of_the_argument():
-    with pytest.warns(DeprecationWarning, match="goal_space is now called goals"):
-        result = adagoal.explore("grid", 5.0, env_args=GRID, goal_space=[1, 2])
-    assert result.goals == [1, 2]
-    with pytest.warns(DeprecationWarning, match="goals"), pytest.raises(InputError, match="give one of the two"):
-        adagoal.explore("grid", 5.0, goal_space=[1], goals=[1])

@@ -164,11 +164,13 @@ def test_an_interrupted_run_goes_on_bit_for_bit(tmp_path, goals):
 def test_a_run_does_not_go_on_with_other_goals(tmp_path):
     mdp = toy_models.chain_model(n_states=6)
     adagoal.explore(ModelEnv(mdp), 4.0, goals=lambda state: state % 2, budget=50, out=tmp_path)
-    with pytest.raises(InputError, match="goals of the run are code of the program that ran it; give them again"):
+    with pytest.raises(
+        InputError, match="goals of the run are functions of the program that started it; give them again"
+    ):
         adagoal.resume(tmp_path, env=ModelEnv(mdp))
     with pytest.raises(InputError, match="not those of the run: they hold other states"):
         adagoal.resume(tmp_path, env=ModelEnv(mdp), goals=lambda state: state % 3)
-    with pytest.raises(InputError, match="these are not the goals of the run"):
+    with pytest.raises(InputError, match="must be the goals of the run"):
         adagoal.resume(tmp_path, env=ModelEnv(mdp), goals=[1, 2])
     assert adagoal.resume(tmp_path, 10_000, env=ModelEnv(mdp), goals=lambda state: state % 2).status == "certified"
 

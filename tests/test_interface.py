@@ -13,10 +13,14 @@ from pathlib import Path
 from typing import Any
 
 import click
+import pytest
 
 import adagoal
 from adagoal.cli.main import COMMANDS, cli
 from adagoal.core import errors
+from adagoal.settings.exploration import ExecutionOptions, ExplorationSettings
+from adagoal.settings.fields import SettingInfo, declared_settings
+from adagoal.settings.training import ClaimSettings, TrainingOptions
 
 SNAPSHOT = Path(__file__).with_name("interface.json")
 
@@ -70,6 +74,58 @@ def interface() -> dict[str, Any]:
 
 def test_the_interface_is_that_of_the_snapshot() -> None:
     assert interface() == json.loads(SNAPSHOT.read_text())
+
+
+def declarations(*classes: type[Any]) -> dict[str, SettingInfo]:
+    """The declared settings of several classes."""
+    return {name: info for cls in classes for name, info in declared_settings(cls).items()}
+
+
+@pytest.mark.parametrize(
+    ("function", "classes", "without_default"),
+    [
+        (adagoal.explore, (ExplorationSettings, ExecutionOptions), {"env", "radius"}),
+        (adagoal.certify, (ClaimSettings,), {"radius"}),
+    ],
+)
+def test_signatures_agree_with_the_declared_settings(
+    function: Any, classes: tuple[type[Any], ...], without_default: set[str]
+) -> None:
+    parameters = inspect.signature(function).parameters
+    for name, info in declarations(*classes).items():
+        if name in without_default:
+            assert parameters[name].default is inspect.Parameter.empty
+        else:
+            assert (parameters[name].default or None) == (info.default or None), name
+
+
+def test_the_docstring_of_explore_has_the_help_of_every_setting() -> None:
+    text = " ".join((inspect.getdoc(adagoal.explore) or "").split())
+    for name, info in declarations(ExplorationSettings, ExecutionOptions).items():
+        assert f" {name}: {info.help}" in text
+    for name in inspect.signature(adagoal.explore).parameters:
+        assert name in text
+
+
+@pytest.mark.parametrize(
+    ("command", "classes", "arguments"),
+    [
+        ("explore", (ExplorationSettings, ExecutionOptions), {"env"}),
+        ("certify", (ClaimSettings,), set()),
+        ("train", (TrainingOptions,), set()),
+    ],
+)
+def test_every_declared_setting_is_an_option_with_its_help(
+    command: str, classes: tuple[type[Any], ...], arguments: set[str]
+) -> None:
+    found = cli.get_command(click.Context(cli), command)
+    assert found is not None
+    options = {parameter.name: parameter for parameter in found.params}
+    for name, info in declarations(*classes).items():
+        if name not in arguments:
+            option = options[name]
+            assert isinstance(option, click.Option)
+            assert (option.help or "").startswith(info.help.rstrip(".")), name
 
 
 if __name__ == "__main__":

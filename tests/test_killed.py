@@ -16,7 +16,7 @@ from adagoal.core.exploration_run import ExplorationRun
 from adagoal.envs import registry
 from adagoal.envs.simulator import ModelSimulator
 from adagoal.runs.exploration_session import ExplorationSession
-from adagoal.runs.exploration_settings import ExplorationSettings
+from adagoal.settings.exploration import ExplorationSettings
 from killing import Rule, tried_least
 
 KILLING = Path(__file__).parent / "killing.py"

@@ -33,7 +33,7 @@ def test_the_command_that_goes_on_names_code_that_the_folder_may_not_run(
     assert result_text.resume_command(result, out) == f"{line} --budget 400"
     assert run_command_line([*result_text.resume_command(result, out).split()[1:], "--quiet"]) == 3
     assert load_result(out).steps == 400
-    assert f"go on with: {line} --budget 800\n" in capsys.readouterr().out
+    assert f"resume with: {line} --budget 800\n" in capsys.readouterr().out
     assert f"{line} --budget 800" in (out / "report.html").read_text()
 
 

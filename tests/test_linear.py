@@ -99,7 +99,7 @@ def test_known_part(signed):
         (lambda: adagoal.explore("mixture-signed", 4.0, method="likelihood"), "probability distributions"),
         (
             lambda: adagoal.explore("mixture-windy", 4.0, method="vtr-pooled", goals=[64]),
-            "goals must be states in 0..63",
+            "must be one or more states in 0..63",
         ),
         (lambda: adagoal.explore("mixture-windy", 4.0, method="vtr", method_args={"horizon": 0}), "horizon must be"),
         (lambda: adagoal.explore("mixture-windy", 40.0, method="vtr", env_args={"shape": "50x50"}), "policy table"),

@@ -28,8 +28,8 @@ from adagoal.envs.simulator import ModelSimulator
 from adagoal.runs import run_folder
 from adagoal.runs.cost_estimate import CostEstimator
 from adagoal.runs.exploration_session import ExplorationSession
-from adagoal.runs.exploration_settings import ExplorationSettings
 from adagoal.runs.folder_reader import MANIFEST_FILE, find_saved_run
+from adagoal.settings.exploration import ExplorationSettings
 from model_env import Drifting, ModelEnv
 
 
@@ -216,15 +216,15 @@ LONG: Any = 10**5000
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({"radius": 10**400}, r"radius: must be a number in \[1, 1e\+09\], got a whole number of 1329 bits"),
+        ({"radius": 10**400}, r"radius: must be a number in \[1, 1e\+09\] or auto.*, got a whole number of 1329 bits"),
         ({"radius": LONG}, "radius: must be a number"),
         ({"epsilon": LONG}, "epsilon: must be a number"),
         ({"delta": 10**400}, "delta: must be a number"),
-        ({"budget": LONG}, "budget: must be at least 1 step"),
+        ({"budget": LONG}, "budget: must be a whole number in"),
         ({"workers": LONG}, "workers: must be a whole number in"),
         ({"step_timeout": LONG}, "step_timeout: must be a number"),
-        ({"method_args": 5}, "method_args: must be names with their values, got 5"),
-        ({"method_args": {5: 5}}, "method_args: must be names with their values"),
+        ({"method_args": 5}, "method_args: must be a dictionary of named values, got 5"),
+        ({"method_args": {5: 5}}, "method_args: must be a dictionary of named values"),
         ({"out": "x" * 5000}, r"out: 'x+' cannot be the path of a run's folder \(File name too long\)"),
         ({"goals": "x" * 5000 + ".py:f"}, "goals: no such file"),
         ({"goal_rule": "x" * 5000 + ".py:f"}, "goal_rule: no such file"),
@@ -472,7 +472,7 @@ def test_a_run_that_is_out_of_memory_says_where_it_is(
 
     monkeypatch.setattr(CertifiedExplorer, "refresh_columns", greedy)
     assert command(["explore", "chain", "--radius", "5", "--out", str(tmp_path), "--quiet"]) == 2
-    said = f"(nothing left); what had been learnt is in {tmp_path}\n"
+    said = f"(allocation failed); what had been learnt is in {tmp_path}\n"
     assert capsys.readouterr().err == f"error: not enough memory for a problem of this size {said}"
 
 

@@ -1,23 +1,17 @@
-"""The methods by name: each builds estimates for a world, and brings the loop that it is run with."""
+"""Exploration methods by name: how each builds its estimates, which loop runs it, and what it supports.
+
+A builder imports its method when it is called, so a run loads only the method that it names.
+"""
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
-from adagoal.baselines.bpi_ucbvi import BPI
-from adagoal.baselines.disco import DisCo
-from adagoal.baselines.gosprl import Gosprl
-from adagoal.baselines.interval_mdp import INTERVAL_BOUNDS, IntervalEstimates
-from adagoal.baselines.lae import LAE
-from adagoal.baselines.self_directed import SelfDirectedMethod, parse_constants, run_self_directed
-from adagoal.baselines.ucbexplore import UcbExplore
-from adagoal.baselines.valae import VALAE
 from adagoal.certified.explorer import CertifiedExplorer
-from adagoal.certified.reset import RESET_DELTA_SHARE as SHARE_OF_RESET
-from adagoal.certified.reset import ExactResetEstimates, UncertainReset
+from adagoal.certified.reset import RESET_DELTA_SHARE, ExactResetEstimates, UncertainReset
 from adagoal.core import user_code
 from adagoal.core.environment import TabularEnv
 from adagoal.core.errors import InputError, Status
@@ -25,18 +19,15 @@ from adagoal.core.exploration_run import ExplorationRun, GoalEstimates, Planning
 from adagoal.core.goal_space import GoalSpace
 from adagoal.core.linear_mixture import LinearMixture
 from adagoal.core.transition_data import TransitionCounts
-from adagoal.linear.likelihood_learner import LikelihoodLearner
-from adagoal.linear.mixture_bounds import MixtureBounds
-from adagoal.linear.pooled_learner import PooledLearner
-from adagoal.linear.ucrl_vtr import VTR
 from adagoal.loop import run_exploration
-from adagoal.tabular.bayes import BayesianEstimates
-from adagoal.tabular.ucbvi import EPSILON_SHARES, UCBVI
+
+if TYPE_CHECKING:
+    from adagoal.baselines.self_directed import SelfDirectedMethod
 
 
 @dataclass(frozen=True)
 class ExplorationProblem:
-    """What every method is told."""
+    """What a method gets: environment, data so far, accuracy and goals."""
 
     env: TabularEnv
     counts: TransitionCounts
@@ -44,8 +35,7 @@ class ExplorationProblem:
     epsilon: float
     delta: float
     goal_space: GoalSpace
-    seed: int = 0
-    """Of methods that draw random numbers."""
+    seed: int = 0  # for methods that draw random numbers
 
 
 def build_certified(problem: ExplorationProblem, branching: int | None = None) -> PlanningEstimates:
@@ -64,39 +54,47 @@ def build_ucbvi(
     """The paper's AdaGoal-UCBVI. bonus: literal, rebalanced or simplified (no guarantee). horizon: H, instead of the
     formula's (a smaller one voids the guarantee). lazy: plan only when some count has doubled, not every episode.
     """
+    from adagoal.tabular.ucbvi import EPSILON_SHARES, UCBVI
+
     p = problem
     if bonus not in list(EPSILON_SHARES):
         raise InputError(f"bonus must be one of {', '.join(EPSILON_SHARES)}, got {bonus!r}", "method_args")
     _check_positive_integer("horizon", horizon)
-    _require_known_size("ucbvi", p)
     return UCBVI(p.counts, p.L, p.epsilon, p.delta, p.goal_space, bonus, horizon, lazy)
 
 
 def build_bayes(problem: ExplorationProblem) -> PlanningEstimates:
     """Bayesian, no guarantee: quantiles over posterior samples of the model."""
-    _require_known_size("bayes", problem)
+    from adagoal.tabular.bayes import BayesianEstimates
+
     return BayesianEstimates(problem.counts, problem.L, problem.epsilon, problem.goal_space, seed=problem.seed)
 
 
 def build_ucbexplore(problem: ExplorationProblem, constants: str = "paper") -> SelfDirectedMethod:
     """Lim and Auer's UcbExplore. constants: paper, or scaled=c (see baselines/self_directed.py)."""
+    from adagoal.baselines.ucbexplore import UcbExplore
+
     return UcbExplore(*_baseline_arguments(problem), constants, state_bound=_growing_state_bound(problem))
 
 
 def build_disco(problem: ExplorationProblem, constants: str = "paper") -> SelfDirectedMethod:
     """DisCo. constants: paper, or scaled=c (see baselines/self_directed.py)."""
+    from adagoal.baselines.disco import DisCo
+
     return DisCo(*_baseline_arguments(problem), constants, state_bound=_growing_state_bound(problem))
 
 
 def build_valae(problem: ExplorationProblem, constants: str = "paper") -> SelfDirectedMethod:
     """VALAE: DisCo's set, then its policies. constants: paper, or scaled=c (see baselines/self_directed.py)."""
-    _require_known_size("valae", problem)
+    from adagoal.baselines.valae import VALAE
+
     return VALAE(*_baseline_arguments(problem), constants)
 
 
 def build_lae(problem: ExplorationProblem, constants: str = "paper") -> SelfDirectedMethod:
     """LAE: layer by layer, then consolidation. constants: paper, or scaled=c (see baselines/self_directed.py)."""
-    _require_known_size("lae", problem)
+    from adagoal.baselines.lae import LAE
+
     return LAE(*_baseline_arguments(problem), constants)
 
 
@@ -104,10 +102,11 @@ def build_gosprl(
     problem: ExplorationProblem, constants: str = "paper", samples: int | None = None
 ) -> SelfDirectedMethod:
     """GOSPRL: the diameter, then goal-free exploration. constants: paper, or scaled=c (see baselines/self_directed.py).
-    samples: collect so many samples of every pair, and nothing else.
+    samples: only collect this many samples of every state-action pair.
     """
+    from adagoal.baselines.gosprl import Gosprl
+
     _check_positive_integer("samples", samples)
-    _require_known_size("gosprl", problem)
     return Gosprl(*_baseline_arguments(problem), constants, samples)
 
 
@@ -115,8 +114,9 @@ def build_bpi_ucbvi(
     problem: ExplorationProblem, constants: str = "paper", horizon: int | None = None
 ) -> PlanningEstimates:
     """BPI-UCBVI, for one goal. constants: paper, or scaled=c. horizon: H, instead of AdaGoal-UCBVI's."""
+    from adagoal.baselines.bpi_ucbvi import BPI
+
     _check_positive_integer("horizon", horizon)
-    _require_known_size("bpi-ucbvi", problem)
     return BPI(*_baseline_arguments(problem), constants, horizon)
 
 
@@ -126,6 +126,8 @@ def build_intervals(
     """Interval MDPs and L1 balls, as model checkers use them, with robust value iteration; certified. bound:
     clopper-pearson, hoeffding or weissman. branching: no pair has more than this many successors, if you know it.
     """
+    from adagoal.baselines.interval_mdp import INTERVAL_BOUNDS, IntervalEstimates
+
     p = problem
     if bound not in list(INTERVAL_BOUNDS):
         raise InputError(f"bound must be one of {', '.join(INTERVAL_BOUNDS)}, got {bound!r}", "method_args")
@@ -140,6 +142,8 @@ def build_vtr(problem: ExplorationProblem, horizon: int | None = None) -> Planni
     """The paper's AdaGoal-UCRL.VTR, for linear mixtures. horizon: H, instead of the formula's (a smaller one voids the
     guarantee).
     """
+    from adagoal.linear.ucrl_vtr import VTR
+
     p, mixture = problem, _require_mixture("vtr", problem.env)
     _check_positive_integer("horizon", horizon)
     return VTR(mixture, p.counts, p.L, p.epsilon, p.delta, p.goal_space, p.env.add_void_reason, horizon)
@@ -147,53 +151,64 @@ def build_vtr(problem: ExplorationProblem, horizon: int | None = None) -> Planni
 
 def build_vtr_pooled(problem: ExplorationProblem) -> PlanningEstimates:
     """Linear mixtures, certified: one value-targeted regression for all goals."""
-    p, mixture = problem, _require_mixture("vtr-pooled", problem.env)
-    return _account_for_reset(
-        p,
-        lambda delta: MixtureBounds(
-            mixture, p.counts, PooledLearner(mixture, delta), p.L, p.epsilon, p.goal_space, p.env.add_void_reason
-        ),
-    )
+    from adagoal.linear.pooled_learner import PooledLearner
+
+    return _build_mixture_bounds("vtr-pooled", problem, PooledLearner)
 
 
 def build_likelihood(problem: ExplorationProblem) -> PlanningEstimates:
     """Linear mixtures of probability kernels, certified: a likelihood set for the weights."""
-    p, mixture = problem, _require_mixture("likelihood", problem.env)
-    return _account_for_reset(
-        p,
-        lambda delta: MixtureBounds(
-            mixture, p.counts, LikelihoodLearner(mixture, delta), p.L, p.epsilon, p.goal_space, p.env.add_void_reason
-        ),
-    )
+    from adagoal.linear.likelihood_learner import LikelihoodLearner
+
+    return _build_mixture_bounds("likelihood", problem, LikelihoodLearner)
+
+
+def _build_mixture_bounds(
+    method: str, p: ExplorationProblem, learner: Callable[[LinearMixture, float], Any]
+) -> PlanningEstimates:
+    from adagoal.linear.mixture_bounds import MixtureBounds
+
+    mixture = _require_mixture(method, p.env)
+    rest = p.L, p.epsilon, p.goal_space, p.env.add_void_reason
+    return _account_for_reset(p, lambda delta: MixtureBounds(mixture, p.counts, learner(mixture, delta), *rest))
+
+
+def run_self_directed(run: ExplorationRun, budget: int, observe: RunObserver = lambda run: None) -> Status:
+    """Run a method that chooses by itself what to play next."""
+    from adagoal.baselines import self_directed
+
+    return self_directed.run_self_directed(run, budget, observe)
 
 
 class Method(NamedTuple):
-    """A method: how it is built, which loop plays it, and what it can do."""
+    """Declaration of a method."""
 
     build_estimates: Callable[..., GoalEstimates]
-    """From a :class:`ExplorationProblem` and the method's own arguments."""
+    """Called with an :class:`ExplorationProblem` and the method's own arguments."""
     run_loop: Callable[[ExplorationRun, int, RunObserver], Status] = run_exploration
     uses_goal_rule: bool = True
-    """False where the method decides by itself where to go."""
+    """False if the method decides by itself what to play."""
     radius_can_grow: bool = False
-    """Whether its estimates are :class:`~adagoal.core.exploration_run.SupportsRadiusCurriculum`, for radius "auto" and
-    "all"."""
+    """Whether its estimates support radius "auto" and "all"
+    (:class:`~adagoal.core.exploration_run.SupportsRadiusCurriculum`)."""
+    needs_known_size: bool = False
+    """Whether the number of states must be known before the run."""
     can_finalize: bool = False
     """Whether its estimates are :class:`~adagoal.core.exploration_run.SupportsFinalize`."""
     supports_action_masks: bool = False
-    """Whether it can leave out actions that a state does not have."""
+    """Whether it can leave out actions that are not available in a state."""
 
 
 METHODS = {
     "certified": Method(build_certified, radius_can_grow=True, can_finalize=True, supports_action_masks=True),
-    "ucbvi": Method(build_ucbvi),
-    "bayes": Method(build_bayes),
+    "ucbvi": Method(build_ucbvi, needs_known_size=True),
+    "bayes": Method(build_bayes, needs_known_size=True),
     "ucbexplore": Method(build_ucbexplore, run_self_directed, uses_goal_rule=False),
     "disco": Method(build_disco, run_self_directed, uses_goal_rule=False),
-    "valae": Method(build_valae, run_self_directed, uses_goal_rule=False),
-    "lae": Method(build_lae, run_self_directed, uses_goal_rule=False),
-    "gosprl": Method(build_gosprl, run_self_directed, uses_goal_rule=False),
-    "bpi-ucbvi": Method(build_bpi_ucbvi),
+    "valae": Method(build_valae, run_self_directed, uses_goal_rule=False, needs_known_size=True),
+    "lae": Method(build_lae, run_self_directed, uses_goal_rule=False, needs_known_size=True),
+    "gosprl": Method(build_gosprl, run_self_directed, uses_goal_rule=False, needs_known_size=True),
+    "bpi-ucbvi": Method(build_bpi_ucbvi, needs_known_size=True),
     "intervals": Method(build_intervals, radius_can_grow=True, supports_action_masks=True),
     "likelihood": Method(build_likelihood, radius_can_grow=True),
     "vtr-pooled": Method(build_vtr_pooled, radius_can_grow=True),
@@ -202,68 +217,72 @@ METHODS = {
 
 
 def find_method(name: str) -> Method:
-    """The method of that name: one of :data:`METHODS`, or of an installed package (:mod:`adagoal.core.user_code`)."""
-    if name in list(METHODS):
+    """Return a method of :data:`METHODS` or of an installed package (:mod:`adagoal.core.user_code`)."""
+    if name in list(METHODS):  # a list, because a name from Python may be unhashable
         return METHODS[name]
-    found = user_code.load_plugin(user_code.METHOD_GROUP, name, "method") if isinstance(name, str) else None
-    if found is None:
+    plugin = user_code.load_plugin(user_code.METHOD_GROUP, name, "method") if isinstance(name, str) else None
+    if plugin is None:
         known = ", ".join([*METHODS, *user_code.list_plugin_names(user_code.METHOD_GROUP)])
         raise InputError(f"unknown method {name!r}; choose one of {known}", "method")
-    if not isinstance(found, Method):
+    if not isinstance(plugin, Method):
         raise InputError(f"{name!r} of an installed package is not an adagoal.methods.Method", "method")
-    return found
+    return plugin
 
 
 def build_estimates(method: str, problem: ExplorationProblem, arguments: dict[str, Any]) -> GoalEstimates:
-    """Estimates of the named method; unknown names and arguments are one clear line."""
+    """Return the estimates of a method; refuse arguments that it does not have."""
     names = accepted_arguments(method)
     for name in arguments:
         if name not in names:
-            raise InputError(
-                f"{method} has no argument {name!r}; it accepts {', '.join(names) or 'none'}", "method_args"
-            )
-    problem.env.uses_action_masks = find_method(method).supports_action_masks
-    answer = find_method(method).build_estimates(problem, **arguments)
-    if answer.guarantee and not problem.env.start_is_certain and not isinstance(answer, UncertainReset):
-        problem.env.add_warning(f"the proof of {method} takes it for granted that every reset leads to the same start")
-    return answer
+            text = f"{method} has no argument {name!r}; it accepts {', '.join(names) or 'none'}"
+            raise InputError(text, "method_args")
+    declared, env = find_method(method), problem.env
+    size_is_known = env.state_bound == env.initial_states and problem.goal_space.members_complete
+    if declared.needs_known_size and not size_is_known:
+        text = f"{method} needs a known number of states, which {env.name} does not have; use certified"
+        raise InputError(text, "method")
+    env.uses_action_masks = declared.supports_action_masks
+    estimates = declared.build_estimates(problem, **arguments)
+    if estimates.guarantee and not env.start_is_certain and not isinstance(estimates, UncertainReset):
+        env.add_warning(f"the proof of {method} assumes that every reset leads to the same start")
+    return estimates
 
 
 def accepted_arguments(method: str) -> list[str]:
-    """The arguments of a method."""
+    """Return the names of the arguments of a method: the parameters of its builder after the problem."""
     return list(inspect.signature(find_method(method).build_estimates).parameters)[1:]
 
 
 def apply_constants(constants: str | None, choices: Sequence[tuple[str, dict[str, Any]]]) -> list[dict[str, Any]]:
-    """The arguments of each (method, arguments), with ``constants`` where the method has them and none are given.
+    """Return the arguments of each (method, arguments), with ``constants`` added if the method takes them and has none.
 
-    This is what ``constants`` means, the same for all: the argument ``constants`` of the methods that have one.
+    Methods without an argument ``constants`` keep their arguments. At least one of the methods must take them.
     """
     if constants is None:
         return [arguments for _, arguments in choices]
+    from adagoal.baselines.self_directed import parse_constants
+
     parse_constants(constants)
-    open_to_it = ["constants" in accepted_arguments(method) and "constants" not in given for method, given in choices]
-    if not any(open_to_it):
+    takes_them = ["constants" in accepted_arguments(method) and "constants" not in given for method, given in choices]
+    if not any(takes_them):
         able = ", ".join(name for name in METHODS if "constants" in accepted_arguments(name))
         chosen = ", ".join(":".join([method, *given]) for method, given in choices)
-        raise InputError(f"is for {able}, where none are given yet; not for {chosen}", "constants")
+        raise InputError(f"works with {able}, if these are given no constants of their own; got {chosen}", "constants")
     return [
-        {**given, "constants": constants} if fits else given
-        for (_, given), fits in zip(choices, open_to_it, strict=True)
+        {**given, "constants": constants} if takes else given
+        for (_, given), takes in zip(choices, takes_them, strict=True)
     ]
 
 
 def _check_positive_integer(name: str, value: int | None) -> None:
-    """An argument that is a number of something, or not given."""
     if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
         raise InputError(f"{name} must be a whole number >= 1, got {value!r}", "method_args")
 
 
-def _check_branching(world: TabularEnv, branching: int | None) -> None:
-    """The most successors of a pair, if the user vouches for a number."""
+def _check_branching(env: TabularEnv, branching: int | None) -> None:
     _check_positive_integer("branching", branching)
     if branching is not None:
-        world.add_warning(f"the certificate rests on your word that no pair has more than {branching} successors")
+        env.add_warning(f"the certificate holds only if no pair has more than {branching} successors, as you declared")
 
 
 def _baseline_arguments(p: ExplorationProblem) -> tuple[TransitionCounts, float, float, float, GoalSpace]:
@@ -271,27 +290,20 @@ def _baseline_arguments(p: ExplorationProblem) -> tuple[TransitionCounts, float,
 
 
 def _growing_state_bound(p: ExplorationProblem) -> int:
-    """The most states, where they are numbered as they are found; else 0."""
+    """Return the bound on the number of states if states are numbered as they are found, else 0."""
     return p.env.state_bound if p.env.state_bound != p.env.initial_states or not p.goal_space.members_complete else 0
 
 
 def _account_for_reset(p: ExplorationProblem, build: Callable[[float], ExactResetEstimates]) -> PlanningEstimates:
-    """Estimates built with delta, or with what the reset leaves of it where the world cannot vouch for its start."""
+    """Build the estimates with delta; if the start is not certain, a share of delta covers the reset (lemma 10)."""
     if p.env.start_is_certain:
         return build(p.delta)
-    wider = UncertainReset(build((1.0 - SHARE_OF_RESET) * p.delta), SHARE_OF_RESET * p.delta)
-    return cast(PlanningEstimates, wider)
+    widened = UncertainReset(build((1.0 - RESET_DELTA_SHARE) * p.delta), RESET_DELTA_SHARE * p.delta)
+    return cast(PlanningEstimates, widened)
 
 
-def _require_known_size(method: str, problem: ExplorationProblem) -> None:
-    world = problem.env
-    if world.state_bound != world.initial_states or not problem.goal_space.members_complete:
-        raise InputError(f"{method} needs a known number of states, which {world.name} does not have", "method")
-
-
-def _require_mixture(method: str, world: TabularEnv) -> LinearMixture:
-    """The known kernels of the world."""
-    if world.mixture is None:
-        text = f"{world.name} is not a linear mixture, which {method} needs; try a mixture-* environment"
+def _require_mixture(method: str, env: TabularEnv) -> LinearMixture:
+    if env.mixture is None:
+        text = f"{env.name} is not a linear mixture, which {method} needs; try a mixture-* environment"
         raise InputError(text, "method")
-    return world.mixture
+    return env.mixture

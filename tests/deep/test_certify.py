@@ -258,7 +258,7 @@ def test_rollouts_are_what_playing_by_hand_gives(finished: Path) -> None:
         (["--radius", "5", "--delta", "0"], "--delta"),
         (["--radius", "5", "--delta", "5e-324"], "--delta: must be a number in [1e-300, 1)"),
         (["--radius", "5", "--slack", "0.9"], "--slack"),
-        (["--radius", "5", "--slack", "0"], "--rollouts: without slack"),
+        (["--radius", "5", "--slack", "0"], "--rollouts: missing; with slack 0"),
         (["--radius", "5", "--slack", "1e-9"], "--slack"),
         (["--radius", "5", "--halvings", "13"], "--halvings"),
         (["--radius", "5", "--run", "1"], "--run: 1 is not in"),

@@ -14,8 +14,8 @@ import pytest
 
 from adagoal.cli.training_commands import train
 from adagoal.core.errors import InputError
-from adagoal.deep import setting_fields
 from adagoal.deep.config import RECIPES, Config, check_shared_program
+from adagoal.settings.fields import declared_settings
 
 
 @pytest.mark.parametrize(
@@ -129,7 +129,7 @@ def test_every_setting_is_an_option_with_its_text_and_default() -> None:
         if field.name == "env":
             continue
         text = getattr(options[field.name], "help", "")
-        assert setting_fields.declared_settings(Config)[field.name].help in text
+        assert declared_settings(Config)[field.name].help in text
         shown = ",".join(map(str, field.default)) if isinstance(field.default, tuple) else field.default
         assert re.search(re.escape(f"[default: {shown}]"), text)
 

@@ -85,7 +85,7 @@ def test_a_training_shows_how_far_it_is(monkeypatch: pytest.MonkeyPatch, capfd: 
         "point-mass", progress=True, observe=lambda history: told.append(history.steps_before_cycle(1))
     )
     shown = capfd.readouterr().err.splitlines()
-    assert shown[0] == "recipe light: JAX has no GPU here; the larger one is called adagoal"
+    assert shown[0] == "recipe light: JAX has no GPU here; the larger recipe is called adagoal"
     assert shown[1].startswith("400 / ")
     assert told == [100]
     assert not adagoal.train("point-mass", progress=True, observe=lambda history: False)

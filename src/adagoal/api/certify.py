@@ -13,6 +13,8 @@ from adagoal.core.user_code import call_observer
 from adagoal.deep import require_deep_extra
 from adagoal.deep.certification import Certification, Claim
 from adagoal.runs.stop_requests import stop_on_signals
+from adagoal.settings.fields import check_arguments, document_settings
+from adagoal.settings.training import ClaimSettings, TrainingOptions
 
 if TYPE_CHECKING:
     from adagoal.deep.config import Config
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
     from adagoal.runs.training_files import TrainingRecord
 
 
+@document_settings(ClaimSettings)
 def certify(
     training: str | Path | TrainResult,
     *,
@@ -45,11 +48,6 @@ def certify(
     Parameters
     ----------
     training: the folder of a run of ``adagoal.train``, or the result of :func:`adagoal.train`.
-    radius: L, in steps; at most the steps of an episode.
-    success, slack: a cell is certified for a probability of ``success - slack`` and refuted below ``success``.
-    delta: probability of one wrong verdict or more, all cells together.
-    rollouts: most rollouts; by default as many as it takes. Must be given if ``slack`` is 0.
-    halvings: levels of halving of the goal space; 6 give up to 64 cells.
     run: index of the run, if trained with several seeds.
     test_goals: the goal space; by default that of the run's tests.
     seed: of goals and starts; the result does not depend on the number of ``workers`` (0: one per core).
@@ -63,7 +61,7 @@ def certify(
     """
     claim = Claim(radius, success, delta, slack, halvings, rollouts)
     check_integer("seed", seed, 0, 2**31 - 1)
-    check_integer("workers", workers, 0, 1024)
+    check_arguments(TrainingOptions, workers=workers)
     require_deep_extra()
     from adagoal.deep import certification
     from adagoal.deep.policy_evaluation import open_certification_rollouts

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from adagoal import goal_rules, parallel
 from adagoal.core import transition_data
-from adagoal.core.argument_checks import check_folder_path, to_python_scalar
+from adagoal.core.argument_checks import check_folder_path
 from adagoal.core.environment import TabularEnv
 from adagoal.core.errors import OBJECT_ENV_PREFIX, InputError
 from adagoal.core.exploration_run import RunObserver
@@ -27,11 +26,9 @@ from adagoal.envs.parallel_env import ParallelEnv
 from adagoal.envs.simulator import ModelSimulator
 from adagoal.exact.audit import Audit, audit_policies
 from adagoal.parallel import safe_start
+from adagoal.runs.exploration_schemas import EXPLORATION_KIND, RUN_CHECKPOINT_SCHEMA
 from adagoal.runs.exploration_session import CHECKPOINT_FILE, STAGE_RESULT_FILES, TRANSITIONS_FILE, ExplorationSession
-from adagoal.runs.exploration_settings import EXPLORATION_KIND, RUN_CHECKPOINT_SCHEMA, ExplorationSettings
 from adagoal.runs.folder_reader import SavedRun, no_run, read_saved_run, require_run_folder
-from adagoal.runs.goal_spec import GoalsArgument as Goals
-from adagoal.runs.goal_spec import parse_goals, resolve_goals_on_resume
 from adagoal.runs.progress_display import ExplorationProgress, observe_with_display
 from adagoal.runs.result import (
     Result,
@@ -43,11 +40,16 @@ from adagoal.runs.result import (
     settings_from_json,
 )
 from adagoal.runs.run_folder import RunFolder, open_locked_folder
+from adagoal.settings.exploration import ExecutionOptions, ExplorationSettings
+from adagoal.settings.fields import check_arguments, document_settings
+from adagoal.settings.goal_spec import GoalsArgument as Goals
+from adagoal.settings.goal_spec import parse_goals, resolve_goals_on_resume
 
 EnvArgument = env_factory.EnvLike | env_factory.GymVectorEnv
 EnvOverride = EnvArgument | None  # the environment of a run, given again; None if the folder names it
 
 
+@document_settings(ExplorationSettings, ExecutionOptions)
 def explore(
     env: EnvArgument | ArrayLike | Sequence[Any],
     radius: float | str,
@@ -59,7 +61,6 @@ def explore(
     budget: int | None = None,
     seed: int = 0,
     goals: Goals | None = None,
-    goal_space: Sequence[int] | None = None,
     start: int | str | None = None,
     terminal: ArrayLike | None = None,
     env_args: dict[str, Any] | None = None,
@@ -78,48 +79,25 @@ def explore(
 ) -> Result:
     """Find the goals that can be reached within ``radius`` steps, a policy for each, and certificates.
 
+    Ctrl-C and SIGTERM end the run, not the program: the result so far is returned, with the status "interrupted".
+
     Parameters
     ----------
-    env: a built-in name, a Gymnasium id, a Gymnasium environment with discrete actions, or a World; or a model
-        (docs/models.md): a matrix P[s, a, s'], a list of sparse matrices (one per action), a Model, or a file of one.
-    start, terminal: of a matrix, the start state (0 by default) and the states in which the reset is the only action.
-        Of a Gymnasium environment, start="random" declares that every reset draws the first state anew; otherwise a few
-        resets decide whether the start counts as fixed.
-    radius: L >= 1, in expected steps from the start; "auto" doubles it until the budget is spent, "all" until every
-        goal is certified.
-    epsilon, delta: accuracy in steps, and the probability with which the answer may be wrong.
-    method, method_args, goal_rule: how uncertainty is measured, and which goal to try next.
-    budget: stop after this many environment steps (resets count), with everything learnt so far.
-    goals: what to consider as goals (docs/goals.md), every state by default: a list of states or of labels; a function
-        observation -> goal or None, so that states with the same value are one goal; {"name": predicate, ...};
-        "keys:0,1" for entries of the observation; or "FILE.py:NAME". A goal is reached when any of its states is.
-    goal_space: the older name of ``goals``, for states.
-    start_seed: draw the start state with this seed at every reset (for environments with a random start).
-    max_states: a bound on the number of states, for environments that do not declare it; above the number of integer
-        observations, an observation that ends the episode is another state than the same one that does not.
-    workers: number of copies of the environment, given by its name, that play each plan in parallel: in processes of
-        this machine or, with engine="ray", of a Ray cluster (at ``address``). A Gymnasium vector environment is one
-        worker per environment. The run follows from the seed and the number of workers. A script needs the guard
-        ``if __name__ == "__main__":`` around the call, because every worker imports it.
-    step_timeout: step the environment in a process of its own, and give up where a step takes longer (in seconds).
-    out: folder for checkpoints and the result; :func:`adagoal.resume` continues a run that was killed.
-    overwrite: whether the folder may hold an unfinished run or one of another setting, which is then replaced in the
-        moment in which the new one has its first checkpoint.
-    record: keep every step in the folder as plain arrays, which :func:`transitions` reads (10 bytes a step).
-    progress: show how far the run is, on standard error: live on a terminal, a line every ten seconds elsewhere.
-    observe: called with the run after every rollout; where it returns False, the run ends.
-
-    Ctrl-C and SIGTERM end the run at hand, not the program: what was learnt is returned, with the status "interrupted".
+    goals: what counts as a goal (docs/goals.md); every state by default. A list of states or labels; a function of the
+        observation, whose equal values are one goal and None is no goal; {"name": predicate, ...}; "keys:0,1" for
+        entries of the observation; or "FILE.py:NAME". A goal is reached when any of its states is reached.
+    start, terminal: for a matrix P[s, a, s'] or a list of sparse matrices as ``env``: the start state (0 by default),
+        and the states in which the reset is the only action. For a Gymnasium environment, start="random" declares that
+        every reset draws the start state.
+    progress: show a progress display on standard error.
+    observe: called with the run after every rollout; the run ends if it returns False.
     """
-    out = None if out is None else check_folder_path("out", out)  # now, because the environment may change the folder
+    # absolute now, because the environment may change the current folder
+    out_path = None if out is None else check_folder_path("out", out)
     start_seed = registry.parse_start_option(start, start_seed)
-    given: EnvArgument = model_sources.convert_matrix_argument(env, start, terminal)
-    if goal_space is not None:
-        warnings.warn("goal_space is now called goals", DeprecationWarning, stacklevel=2)
-        if goals is not None:
-            raise InputError("is the older name of goals: give one of the two", "goal_space")
-    wanted = parse_goals(goal_space if goals is None else goals)
-    with _open_env(given, env_args or {}, start_seed, max_states, step_timeout, workers, engine, address) as (
+    env_argument: EnvArgument = model_sources.convert_matrix_argument(env, start, terminal)
+    goal_spec = parse_goals(goals)
+    with _open_env(env_argument, env_args or {}, start_seed, max_states, step_timeout, workers, engine, address) as (
         world,
         name,
     ):
@@ -129,28 +107,28 @@ def explore(
             method=method,
             method_args=method_args or {},
             goal_rule=goal_rule if isinstance(goal_rule, str) else getattr(goal_rule, "__name__", "custom"),
-            radius=to_python_scalar(radius),
-            epsilon=to_python_scalar(epsilon),
-            delta=to_python_scalar(delta),
-            seed=to_python_scalar(seed),
-            budget=_to_whole_number(budget),
-            goal_space=wanted.states,
-            goal_sets=wanted.description,
-            start_seed=to_python_scalar(start_seed),
-            max_states=to_python_scalar(max_states),
+            radius=radius,
+            epsilon=epsilon,
+            delta=delta,
+            seed=seed,
+            budget=budget,
+            goal_space=goal_spec.states,
+            goal_sets=goal_spec.description,
+            start_seed=start_seed,
+            max_states=max_states,
             workers=world.n_workers if isinstance(world, ParallelEnv) else 1,
         )
-        session = ExplorationSession.from_settings(setting, world, goal_rules.resolve_rule(goal_rule), wanted.code)
+        session = ExplorationSession.from_settings(setting, world, goal_rules.resolve_rule(goal_rule), goal_spec.code)
         if record:
-            if out is None:
-                raise InputError("needs a folder for the steps: give out as well", "record")
+            if out_path is None:
+                raise InputError("needs a folder for the steps; give out as well", "record")
             if not isinstance(world, ModelSimulator | GymAdapter | ParallelEnv):
-                raise InputError(f"{name} is a world of your own, which does not keep its steps", "record")
+                raise InputError(f"{name} is an environment of your own class, which does not record steps", "record")
             session.record_transitions()
         with observe_with_display(ExplorationProgress(setting.budget) if progress else None, observe) as observer:
-            if out is None:
+            if out_path is None:
                 return session.run_to_end(None, observer)
-            with open_locked_folder(out, EXPLORATION_KIND) as folder:
+            with open_locked_folder(out_path, EXPLORATION_KIND) as folder:
                 if not overwrite:
                     _refuse_to_lose_run(folder, session, callable(goal_rule))
                 folder.start_new_run()
@@ -169,7 +147,7 @@ def _open_env(
     address: str | None,
 ) -> Iterator[tuple[TabularEnv, str]]:
     """Make an environment; return it with its name in results. Its workers end with the block."""
-    env_factory.check_worker_count(workers)
+    check_arguments(ExplorationSettings, workers=workers)
     with parallel.open_workers(engine, address) as make_worker:
         made, name = env_factory.make_env(env, env_args, start_seed, max_states, step_timeout, workers, make_worker)
         try:
@@ -267,7 +245,7 @@ def _restore_session(
     certified = read_result_files(checkpoint, *STAGE_RESULT_FILES) if facts["stage"] > 1 else None
     saved.warn_about_damage()
     setting = settings_from_json(facts["setting"])
-    setting = setting if budget is None else replace(setting, budget=_to_whole_number(budget))
+    setting = setting if budget is None else replace(setting, budget=budget)
     source = resolve_env(setting, env, read_stored_model(saved.result_files()), trust)
     goal_rule = goal_rules.require_trusted_rule(setting.goal_rule, trust) if goal_rule is None else goal_rule
     env_args = setting.env_args if isinstance(source, str) else {}
@@ -354,8 +332,3 @@ def audit(result: Result, env: EnvOverride = None, *, trust: bool = False) -> Au
         sets=None if result.goal_names is None else {g: result.members(g) for g in range(len(result.goal_names))},
         names=result.goal_names or (),
     )
-
-
-def _to_whole_number(budget: Any) -> Any:
-    value = to_python_scalar(budget)
-    return int(value) if isinstance(value, float) and value.is_integer() else value  # 1e6 is a whole number too

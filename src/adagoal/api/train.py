@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from adagoal import goal_rules
-from adagoal.core.argument_checks import check_folder_path, check_integer
+from adagoal.core.argument_checks import check_folder_path
 from adagoal.core.errors import InputError
-from adagoal.deep import require_deep_extra, setting_fields
+from adagoal.deep import require_deep_extra
 from adagoal.deep.config import (
     AUTO_RECIPE,
     DECLARABLE_GOAL_FIELDS,
@@ -22,6 +22,8 @@ from adagoal.deep.config import (
     describe_auto_recipe,
     resolve_recipe,
 )
+from adagoal.settings.fields import check_arguments, declared_settings
+from adagoal.settings.training import TrainingOptions
 
 if TYPE_CHECKING:
     from adagoal.deep.training_history import TrainingHistory
@@ -89,7 +91,7 @@ def train(
     from adagoal.runs.training_observers import TrainingProgress
     from adagoal.runs.training_session import start_training
 
-    check_integer("seeds", seeds, 1, 256)
+    check_arguments(TrainingOptions, seeds=seeds)
     opening = ""
     if configs := _parse_configs(env):
         given = {**settings, "goal_rule": goal_rule, "recipe": None if recipe == AUTO_RECIPE else recipe}
@@ -98,7 +100,7 @@ def train(
                 raise InputError("cannot be combined with a Config; set it there", name)
         source, rule = EnvSource.from_argument(configs[0].env, set_goal), None
     else:
-        unknown = settings.keys() - setting_fields.declared_settings(Config).keys() | settings.keys() & {"env"}
+        unknown = settings.keys() - declared_settings(Config).keys() | settings.keys() & {"env"}
         if unknown:
             raise InputError("there is no setting of this name; see adagoal.deep.Config", min(unknown))
         named_recipe = resolve_recipe(recipe)

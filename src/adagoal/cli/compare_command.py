@@ -1,11 +1,12 @@
-"""The options that ``adagoal compare`` shares with the experiments of a checkout, and how a command runs one."""
+"""``adagoal compare``, and what it shares with the experiments of a checkout: options, and running them."""
 
 from __future__ import annotations
 
 import contextlib
 import importlib
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -13,34 +14,42 @@ import click
 
 from adagoal import parallel
 from adagoal.cli import options
+from adagoal.cli.options import setting_options
 from adagoal.compare.experiment import Experiment, ExperimentInfo
 from adagoal.core.errors import ExitCode, InputError
+from adagoal.settings.exploration import ComparisonOptions, ExecutionOptions, ExplorationSettings
+from adagoal.settings.fields import declared_settings
 
-if TYPE_CHECKING:  # imported where they are used: --help should not wait for them
+if TYPE_CHECKING:  # imported in functions, because --help should not wait for it
     from adagoal.compare.experiment_runner import ExperimentProgress
 
-RESUME_HELP = "Finished runs are kept as files in the folder: stopped by Ctrl-C, the same command goes on where it was."
+RESUME_HELP = "Finished runs are saved as files in the folder; after Ctrl-C, the same command continues."
+COMPARE_INFO = ExperimentInfo(
+    "adagoal.compare.method_comparison:COMPARE", "Compare methods and goal rules over several seeds."
+)
 
 
-def experiment_options(name: str, asked: ExperimentInfo) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """The options that all experiments have; the function gets them as it is to hand them to
-    :func:`run_experiment_command`."""
-    many, folder = click.IntRange(1, 10_000), options.OutputFolderParam(file_okay=False)
-    seeds = click.option("--seeds", type=many, default=asked.seeds, show_default=True, help="Runs of each.")
-    usual = f"[default: {asked.jobs or 'one for every core'}; ray: all cores]"
-    where = click.Choice(parallel.ENGINE_NAMES)
-    found = [
-        *([seeds, options.first_seed_option] if asked.seeds is not None else []),
-        click.option("--jobs", type=click.IntRange(1, 1024), help=f"Runs at a time.  {usual}"),
-        click.option("--engine", type=where, default="local", show_default=True, help="Where they run."),
-        click.option("--address", metavar="HOST:PORT", help="A Ray cluster.  [default: a new one on this machine]"),
-        click.option("--out", type=folder, default=Path("runs") / name, show_default=True, help="Folder."),
-        click.option("--json", "as_json", is_flag=True, help="Print the table as JSON."),
+def experiment_options(name: str, info: ExperimentInfo) -> options.Decorator:
+    """Return a decorator that adds the options of all experiments; see :func:`run_experiment_command`."""
+    declared = declared_settings(ComparisonOptions)
+    jobs = (
+        declared["jobs"]
+        if info.jobs is None
+        else replace(declared["jobs"], default_text=f"{info.jobs}; ray: all cores")
+    )
+    shared: list[options.Decorator] = [
+        options.setting_option(jobs),
+        setting_options(ExecutionOptions, "engine", "address"),
+        click.option("--out", type=options.FOLDER, default=Path("runs") / name, show_default=True, help="Folder."),
+        options.json_option,
         options.quiet_option,
     ]
+    if info.seeds is not None:
+        seeds = replace(declared["seeds"], default=info.seeds)
+        shared = [options.setting_option(seeds), setting_options(ComparisonOptions, "seed"), *shared]
 
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
-        for option in reversed(found):
+        for option in reversed(shared):
             function = option(function)
         return function
 
@@ -48,7 +57,7 @@ def experiment_options(name: str, asked: ExperimentInfo) -> Callable[[Callable[.
 
 
 def run_experiment_command(
-    asked: ExperimentInfo,
+    info: ExperimentInfo,
     part: str,
     given: dict[str, Any],
     *,
@@ -57,21 +66,23 @@ def run_experiment_command(
     address: str | None,
     as_json: bool,
 ) -> None:
-    """Run one experiment, or a part or all parts of one, and print the tables."""
+    """Run an experiment, or one or all of its parts, and print the tables."""
     from adagoal.compare import experiment_runner
 
-    parts = {name: found for name, found in load_experiments(asked).items() if part in ("all", name)}
+    parts = {name: experiment for name, experiment in load_experiments(info).items() if part in ("all", name)}
     display = experiment_runner.ExperimentProgress(given["quiet"])
-    usual = asked.jobs if engine == "local" else None
+    default_jobs = info.jobs if engine == "local" else None
     reports = {}
-    with contextlib.closing(parallel.make_engine(engine, jobs or usual, address, display.print_line)) as used:
+    with contextlib.closing(
+        parallel.make_engine(engine, jobs or default_jobs, address, display.print_line)
+    ) as opened_engine:
         for name, experiment in parts.items():
             try:
                 report = reports[name] = experiment_runner.run_experiment(
-                    experiment, experiment.fill_in_defaults(**given), used, display
+                    experiment, experiment.fill_in_defaults(**given), opened_engine, display
                 )
             except KeyboardInterrupt:
-                if not any(given["out"].glob("*")):  # no run, and no checkpoint of one
+                if not any(given["out"].glob("*")):  # neither a finished run nor a checkpoint
                     raise
                 _exit_unfinished("interrupted", display, given["out"])
             except parallel.WorkerLost as error:
@@ -85,63 +96,47 @@ def run_experiment_command(
         raise click.exceptions.Exit(ExitCode.UNFINISHED)
 
 
-def load_experiments(asked: ExperimentInfo) -> Mapping[str, Experiment]:
-    """The experiment itself, imported: its parts by name, or one part without a name."""
-    module, _, name = asked.import_path.partition(":")
-    found = getattr(importlib.import_module(module), name)
-    return {"": found} if isinstance(found, Experiment) else found
+def load_experiments(info: ExperimentInfo) -> Mapping[str, Experiment]:
+    """Import an experiment and return its parts by name; an experiment without parts has the name ""."""
+    module, _, name = info.import_path.partition(":")
+    experiment = getattr(importlib.import_module(module), name)
+    return {"": experiment} if isinstance(experiment, Experiment) else experiment
 
 
 def _exit_unfinished(reason: str, display: ExperimentProgress, out: Path) -> NoReturn:
-    """Say what is kept."""
-    kept = f"{display.n_done} of {display.n_total} runs are kept in {out}"
-    click.echo(f"{reason}: {kept}; the same command goes on", err=True)
+    saved = f"{display.n_done} of {display.n_total} runs are saved in {out}"
+    click.echo(f"{reason}: {saved}; the same command continues", err=True)
     raise click.exceptions.Exit(ExitCode.UNFINISHED) from None
 
 
-# ``adagoal compare``: methods and goal rules of the user's choice, side by side.
-
-
-COMPARE_INFO = ExperimentInfo(
-    "adagoal.compare.method_comparison:COMPARE", "Methods and goal rules side by side, over seeds."
-)
-
-
-class NumberListParam(click.ParamType["tuple[float, ...]"]):
-    """One number, or one per world with commas."""
-
-    name = "NUMBER[,NUMBER...]"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[float, ...]:
-        """The numbers."""
-        try:
-            return tuple(float(part) for part in str(value).split(","))
-        except ValueError:
-            return self.fail(f"{value!r} is not a number, nor several with commas between them", param, ctx)
-
-
 @click.command(
-    help="Run methods and goal rules side by side on worlds whose model is known, and audit them exactly on the way. "
+    help="Run methods and goal rules on environments with a known model, and audit every run exactly while it runs. "
     f"Writes table.md, table.json and figure.png.\n\n{RESUME_HELP}",
     epilog="Example: adagoal compare two-room grid --radius 40,10 --goal-rules adagoal,unigoal --seeds 5 --budget 1e6",
 )
-@click.argument("worlds", metavar="ENV...", nargs=-1, required=True, type=options.EnvParam())
-@click.option("--radius", type=NumberListParam(), required=True, help="L, one for all worlds or one for each.")
+@click.argument("worlds", metavar="ENV...", nargs=-1, required=True, type=options.ENV)
+@click.option("--radius", type=options.NUMBERS, required=True, help="L: one number, or one for each ENV.")
 @click.option(
-    "--epsilon", type=NumberListParam(), default="1", show_default=True, help="One for all worlds or one for each."
+    "--epsilon", type=options.NUMBERS, default="1", show_default=True, help="Accuracy: one number, or one for each ENV."
 )
-@options.delta_option
+@setting_options(ExplorationSettings, "delta")
 @click.option(
-    "--methods", type=options.NameListParam(), default="certified", show_default=True, help="NAME or NAME:KEY=VALUE."
+    "--methods",
+    type=options.NAMES,
+    default="certified",
+    show_default=True,
+    help="Methods: NAME or NAME:KEY=VALUE, with commas between them.",
 )
 @options.constants_option
 @click.option(
-    "--goal-rules", type=options.NameListParam(), default="adagoal,unigoal", show_default=True, help="As in explore."
+    "--goal-rules",
+    type=options.NAMES,
+    default="adagoal,unigoal",
+    show_default=True,
+    help="Goal rules as in explore, with commas between them.",
 )
-@click.option(
-    "--budget", type=options.StepCountParam(), default="1e7", show_default=True, help="Steps after which a run ends."
-)
-@options.env_args_option
+@setting_options(ExplorationSettings, "budget", default=10**7, help="Steps after which a run ends.  [default: 1e7]")
+@setting_options(ExplorationSettings, "env_args")
 @options.goal_options
 @experiment_options("compare", COMPARE_INFO)
 def compare(
@@ -157,29 +152,20 @@ def compare(
 ) -> None:
     for env in worlds:
         if worlds.count(env) > 1:
-            raise InputError(f"ENV: {env} is given twice; a comparison holds each world once")
-    each = zip(
-        worlds, _one_per_env("--radius", radius, worlds), _one_per_env("--epsilon", epsilon, worlds), strict=True
-    )
-    given["worlds"] = {env: {"radius": L, "epsilon": e, "env_args": env_args} for env, L, e in each}
-    with options.blame_goal_option(dict(given)), _blame_list_options():
-        given["goals"] = options.take_goals_argument(given)
+            raise InputError(f"ENV: {env} is given {worlds.count(env)} times; give each environment once")
+    radii, accuracies = _one_per_env("radius", radius, worlds), _one_per_env("epsilon", epsilon, worlds)
+    given["worlds"] = {
+        env: {"radius": L, "epsilon": accuracy, "env_args": env_args}
+        for env, L, accuracy in zip(worlds, radii, accuracies, strict=True)
+    }
+    with options.take_goals_argument(given), options.rename_in_errors(env="ENV", worlds="ENV", goal_rule="goal_rules"):
         given["common"] = {name: given.pop(name) for name in ("delta", "constants", "budget", "goals")}
         given["common"]["seed"] = given["seed"]
         run_experiment_command(COMPARE_INFO, "all", given, jobs=jobs, engine=engine, address=address, as_json=as_json)
 
 
-@contextlib.contextmanager
-def _blame_list_options() -> Iterator[None]:
-    """What is wrong with one of several worlds or rules is said of the option that has them all."""
-    try:
-        yield
-    except InputError as error:
-        name = {"env": "ENV", "goal_rule": "goal_rules"}.get(error.name or "", error.name)
-        raise type(error)(error.reason, name) from error
-
-
-def _one_per_env(option: str, numbers: tuple[float, ...], worlds: tuple[str, ...]) -> tuple[float, ...]:
+def _one_per_env(name: str, numbers: tuple[float, ...], worlds: tuple[str, ...]) -> tuple[float, ...]:
     if len(numbers) not in (1, len(worlds)):
-        raise InputError(f"{option}: give one number, or one for each of the {len(worlds)} worlds, not {len(numbers)}")
+        text = f"must be one number, or one for each ENV ({len(worlds)}), got {len(numbers)} numbers"
+        raise InputError(text, name)
     return numbers * len(worlds) if len(numbers) == 1 else numbers

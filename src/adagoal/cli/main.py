@@ -1,7 +1,7 @@
-"""The command line. Commands are loaded when they are called, so that ``adagoal --help`` imports none of them.
+"""Entry point of the command line: loads the called command and turns errors into one line and an exit code.
 
-Exit codes are those of :mod:`adagoal.core.errors`. What the library says about an argument (``radius: ...``) is told
-with the name of the option (``--radius: ...``), which only this layer knows.
+Exit codes are those of :mod:`adagoal.core.errors`. Errors of the library name the argument (``radius: ...``); this
+module replaces it with the option (``--radius: ...``).
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from adagoal.core.errors import InputError, RunWarning
 
 
 class OrderedGroup(click.Group):
-    """Commands in the order in which they were added; errors about an argument name the option instead."""
+    """Group that lists commands in the order of their definition, and names options in errors about arguments."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """The names, in their order."""
+        """Return the names of the commands."""
         return list(self.commands)
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run the command."""
+        """Run the command; replace the argument in an error by its option."""
         try:
             return super().invoke(ctx)
         except InputError as error:
@@ -40,70 +40,58 @@ class OrderedGroup(click.Group):
 
 
 class LazyGroup(OrderedGroup):
-    """A group whose commands are given as name -> ("module:attribute", one line of help)."""
+    """Group that imports a command when it is called; ``lazy`` maps its name to (module, help)."""
 
     def __init__(self, *args: Any, lazy: dict[str, tuple[str, str]], **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.lazy = lazy
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """The names, in the order of the table."""
+        """Return the names of the commands."""
         return list(self.lazy)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Import the command."""
         if cmd_name not in self.lazy:
             return None
-        module, _, attribute = self.lazy[cmd_name][0].partition(":")
-        command: click.Command = getattr(importlib.import_module(module), attribute)
+        module = importlib.import_module(f"adagoal.cli.{self.lazy[cmd_name][0]}")
+        command: click.Command = getattr(module, cmd_name)
         return command
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run the command; what it needs and cannot have is one line."""
+        """Run the command; report a missing package or a read-only cache of compiled code in one line."""
         try:
             return super().invoke(ctx)
         except ImportError as error:
             if not error.name or error.name.startswith("adagoal"):
                 raise
             what = f"{ctx.command_path} {ctx.invoked_subcommand}"
-            raise InputError(f"{what}: not available in this installation: it needs {error.name}") from None
+            raise InputError(f"{what} needs the package {error.name}, which is not installed") from None
         except RuntimeError as error:
             if "cannot cache function" not in str(error):
                 raise
-            raise InputError("NUMBA_CACHE_DIR: set it to a folder that can be written, for compiled code") from None
+            raise InputError("no writable folder for compiled code; set NUMBA_CACHE_DIR to one") from None
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """The table of commands, without importing any."""
+        """Write the table of commands without importing them."""
         with formatter.section("Commands"):
             formatter.write_dl([(name, text) for name, (_, text) in self.lazy.items()])
 
 
 COMMANDS = {
-    "explore": ("adagoal.cli.run_commands:explore", "Find the goals within a radius, with policies and certificates."),
-    "resume": ("adagoal.cli.run_commands:resume", "Go on with a run that was killed, interrupted or out of budget."),
-    "audit": ("adagoal.cli.run_commands:audit", "Check a run exactly against the known model."),
-    "play": (
-        "adagoal.cli.run_commands:play",
-        "Try the policies of a run in its environment, beside their certificates.",
-    ),
-    "report": ("adagoal.cli.run_commands:report", "Write report.html and its figures again."),
-    "watch": (
-        "adagoal.cli.inspection_commands:watch",
-        "Serve the page of a run on this machine, also while it goes on.",
-    ),
-    "export": (
-        "adagoal.cli.inspection_commands:export",
-        "Write what a run knows: certificates as CSV, models for model checkers.",
-    ),
-    "compare": ("adagoal.cli.compare_command:compare", "Methods and goal rules side by side, over seeds."),
-    "train": ("adagoal.cli.training_commands:train", "Deep goal-conditioned policies with adaptive goals."),
-    "evaluate": (
-        "adagoal.cli.training_commands:evaluate",
-        "Test a trained policy: how often it succeeds, and where it fails.",
-    ),
-    "certify": ("adagoal.cli.training_commands:certify", "Which goals a trained policy reaches, with a certificate."),
-    "envs": ("adagoal.cli.run_commands:envs", "What ENV can be."),
-    "check": ("adagoal.cli.inspection_commands:check", "Try an environment before a run."),
+    "explore": ("run_commands", "Find the goals within a radius, with policies and certificates."),
+    "resume": ("run_commands", "Resume an interrupted run."),
+    "audit": ("run_commands", "Check a run exactly against the known model."),
+    "play": ("run_commands", "Play the policies of a run, and compare measured steps with their certificates."),
+    "report": ("run_commands", "Write report.html and its figures again."),
+    "watch": ("inspection_commands", "Serve a live report of a run for the browser."),
+    "export": ("inspection_commands", "Export certificates as CSV, or models for model checkers."),
+    "compare": ("compare_command", "Compare methods and goal rules over several seeds."),
+    "train": ("training_commands", "Train a goal-conditioned policy with adaptive goals."),
+    "evaluate": ("training_commands", "Test a trained policy: how often it succeeds, and where it fails."),
+    "certify": ("training_commands", "Certify which goals a trained policy reaches."),
+    "envs": ("run_commands", "List the available environments."),
+    "check": ("inspection_commands", "Try an environment before a run."),
 }
 
 
@@ -123,18 +111,13 @@ def cli(ctx: click.Context) -> None:
 
 
 def parameter_spelling(parameter: click.Parameter) -> str:
-    """A parameter as it is typed."""
-    return (
-        parameter.opts[0] if isinstance(parameter, click.Option) else str(parameter.metavar or parameter.name).upper()
-    )
-
-
-MAX_ERROR_CHARACTERS = 1000
-"""Characters of an error, at most: what was typed is quoted in it."""
+    """Return a parameter as a user types it."""
+    is_option = isinstance(parameter, click.Option)
+    return parameter.opts[0] if is_option else str(parameter.metavar or parameter.name).upper()
 
 
 class BrokenPipeGuard:
-    """Standard output whose reader may go away (``| head``): what is written after that is dropped, and no error."""
+    """Standard output that drops text without an error after its reader has gone away (``| head``)."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
@@ -143,26 +126,27 @@ class BrokenPipeGuard:
         return getattr(self._stream, name)
 
     def write(self, text: str) -> int:
-        """Write, if there is a reader."""
+        """Write the text, unless the pipe is closed."""
         return self._ignore_broken_pipe(lambda: self._stream.write(text)) or len(text)
 
     def flush(self) -> None:
-        """Flush, if there is a reader."""
+        """Flush, unless the pipe is closed."""
         self._ignore_broken_pipe(self._stream.flush)
 
     def _ignore_broken_pipe(self, action: Callable[[], int | None]) -> int | None:
         try:
             return action()
         except BrokenPipeError:
-            nowhere = os.open(os.devnull, os.O_WRONLY)
-            os.dup2(nowhere, self._stream.fileno())
-            os.close(nowhere)
+            # Python flushes standard output once more at exit, which would raise again
+            null_device = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(null_device, self._stream.fileno())
+            os.close(null_device)
             return None
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Entry point: runs a command and exits with its code; whatever the user got wrong is one line."""
-    safe_imports.ignore_local_files()
+    """Run the command line of this process and exit with its code."""
+    safe_imports.ignore_local_files()  # libraries that read files of the current folder would execute a stranger's code
     _raise_on_os_exit()
     sys.stdout = cast(TextIO, BrokenPipeGuard(sys.stdout))
     code = run_command_line(arguments)
@@ -171,20 +155,20 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def _raise_on_os_exit() -> None:
-    """Make ``os._exit`` of an environment an exception, so a run that it ends is saved and has failed.
+    """Make ``os._exit`` raise, so that adagoal saves a run whose environment calls it, and reports a failure.
 
     Forked processes end as usual. A thread cannot raise in the main thread, so it ends the process with a failure.
     """
-    leave, process = os._exit, os.getpid()
+    exit_process, main_process = os._exit, os.getpid()
 
     def raise_exit(status: int) -> NoReturn:
         text = f"os._exit({status})"
-        if os.getpid() != process:
-            leave(status)
+        if os.getpid() != main_process:
+            exit_process(status)
         if threading.current_thread() is threading.main_thread():
             raise SystemExit(text)
         print(f"error: a thread of the environment called {text}", file=sys.stderr, flush=True)
-        leave(status or 1)
+        exit_process(status or 1)
 
     os._exit = raise_exit
 
@@ -192,11 +176,13 @@ def _raise_on_os_exit() -> None:
 def run_command_line(
     arguments: Sequence[str] | None = None, group: click.Group | None = None, name: str = "adagoal"
 ) -> int:
-    """Run a command line (of another group of commands, if one is given) and return its exit code."""
+    """Run a command line and return its exit code; ``group`` replaces the commands of adagoal."""
     try:
         with warnings.catch_warnings():
+            # Python shows equal warnings once per process, but two runs in a test or notebook must both warn
             warnings.simplefilter("always", RunWarning)
             warnings.showwarning = _make_warning_printer(warnings.showwarning)
+            # with standalone_mode click would print errors in several lines and exit by itself
             code = (group or cli).main(None if arguments is None else list(arguments), name, standalone_mode=False)
     except InputError as error:
         return _print_error(str(error))
@@ -209,18 +195,16 @@ def run_command_line(
         click.echo("interrupted", err=True)
         return errors.ExitCode.INTERRUPTED
     except OSError as error:
-        return _print_error(
-            _append_notes(f"{error.filename}: {error.strerror}" if error.filename is not None else str(error), error)
-        )
+        text = f"{error.filename}: {error.strerror}" if error.filename is not None else str(error)
+        return _print_error(_append_notes(text, error))
     except MemoryError as error:
-        return _print_error(
-            _append_notes(f"not enough memory for a problem of this size ({str(error) or 'nothing left'})", error)
-        )
+        text = f"not enough memory for a problem of this size ({str(error) or 'allocation failed'})"
+        return _print_error(_append_notes(text, error))
     return code if isinstance(code, int) else 0
 
 
 def _make_warning_printer(usual: Callable[..., None]) -> Callable[..., None]:
-    """What a run, or its folder, has to say is a line; other warnings are shown as usual."""
+    """Return a ``warnings.showwarning`` that prints a :class:`RunWarning` as one line."""
 
     def show(message: Warning | str, category: type[Warning], *where: Any) -> None:
         if issubclass(category, RunWarning):
@@ -232,13 +216,12 @@ def _make_warning_printer(usual: Callable[..., None]) -> Callable[..., None]:
 
 
 def _append_notes(text: str, error: BaseException) -> str:
-    """With what was noted on the way, such as where the things learnt are."""
+    """Append the notes of an exception, such as where the results so far are saved."""
     return "; ".join([text, *getattr(error, "__notes__", ())])
 
 
-def _print_error(message: str) -> int:
+def _print_error(message: str, most: int = 1000) -> int:
+    """Print at most ``most`` characters, because a message may quote what the user typed."""
     text = " ".join(message.split())
-    click.echo(
-        "error: " + (text if len(text) <= MAX_ERROR_CHARACTERS else text[:MAX_ERROR_CHARACTERS] + " ..."), err=True
-    )
+    click.echo(f"error: {text if len(text) <= most else text[:most] + ' ...'}", err=True)
     return errors.ExitCode.BAD_INPUT

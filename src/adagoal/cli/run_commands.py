@@ -1,11 +1,10 @@
-"""The commands around one run: explore, resume, audit, play, report; and the list of environments."""
+"""``adagoal explore``, ``resume``, ``audit``, ``play``, ``report`` and ``envs``."""
 
 from __future__ import annotations
 
-import contextlib
 import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from shlex import quote
@@ -14,65 +13,52 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from adagoal.cli import options
-from adagoal.cli.options import skip_drawing_on_interrupt
+from adagoal.cli.options import setting_options, skip_drawing_on_interrupt
 from adagoal.core import errors
+from adagoal.core.argument_checks import parse_key_value
 from adagoal.core.errors import InputError
 from adagoal.core.user_code import stdout_to_stderr
+from adagoal.settings.exploration import ExecutionOptions, ExplorationSettings
 
-if TYPE_CHECKING:  # imported where they are used: --help should not wait for Numba
+if TYPE_CHECKING:  # commands import these in their functions, because --help should not wait for Numba
     from adagoal.runs.cost_estimate import CostEstimate
     from adagoal.runs.result import Result
 
-RADIUS_HELP = (
-    "L >= 1, in expected steps; auto: double it until the budget is spent, all: until every goal is certified, which "
-    "may never be where one cannot be reached (auto:F, all:F: another factor)."
-)
-RULE_HELP = "Which goal to try next: a name, name:key=value, or FILE.py:FUNCTION."
-folder_argument = click.argument("folder", metavar="DIR", type=click.Path(path_type=Path))
+LONG_AUDIT_SIZE = 10**6
+"""Goals times states above which an audit takes more than a few seconds, so it says so first."""
 
 
 @click.command(epilog="Example: adagoal explore two-room --radius 40 --epsilon 1 --delta 0.1 --seed 0 --out runs/rooms")
-@click.argument("env", metavar="ENV", type=options.EnvParam())
-@click.option("--radius", type=options.RadiusParam(), metavar="L|auto|all", required=True, help=RADIUS_HELP)
-@options.epsilon_option
-@options.delta_option
-@click.option("--method", default="certified", show_default=True, help="How uncertainty is measured.")
-@options.key_value_option("--method-arg", "method_args", "Argument of the method; repeatable.")
+@options.env_argument
+@setting_options(ExplorationSettings, "radius", required=True)
+@setting_options(ExplorationSettings, "epsilon", "delta", "method", "method_args")
 @options.constants_option
-@click.option("--goal-rule", default="adagoal", show_default=True, help=RULE_HELP)
-@click.option("--budget", type=options.StepCountParam(), help="Stop after so many steps, resumable.  [default: none]")
-@click.option("--seed", type=int, default=0, show_default=True, help="Seed of everything random.")
-@click.option(
-    "--out",
-    type=options.OutputFolderParam(),
+@setting_options(ExplorationSettings, "goal_rule", "budget", "seed")
+@setting_options(
+    ExecutionOptions,
+    "out",
     help="Folder of the run.  [default: runs/ENV-radius-L, with options that are not the default]",
 )
-@click.option("--overwrite", is_flag=True, help="Replace what another run left in the folder.")
-@options.env_args_option
-@options.model_constants_option
+@setting_options(ExecutionOptions, "overwrite")
+@setting_options(ExplorationSettings, "env_args")
+@click.option(
+    "--model-constants",
+    type=options.ParsedParam("KEY=VALUE,...", lambda text: dict(map(parse_key_value, text.split(","))), "KEY=VALUE"),
+    help="Constants of a PRISM or JANI model: N=4,K=2 is short for --env-arg N=4 --env-arg K=2.",
+)
 @options.goal_options
 @options.start_option
-@options.start_seed_option
-@click.option("--max-states", type=int, help="Bound on the number of states, where the environment has none.")
-@options.workers_option
-@options.engine_option
-@options.address_option
-@options.step_timeout_option
-@click.option("--estimate", is_flag=True, help="Stop as soon as the cost of the whole run can be told, and tell it.")
-@click.option("--live", is_flag=True, help="Serve the page of the run on this machine while it goes on.")
-@click.option("--record", is_flag=True, help="Keep every step in the folder, 10 bytes each (transitions.npz).")
+@setting_options(ExplorationSettings, "start_seed", "max_states", "workers")
+@setting_options(ExecutionOptions, "engine", "address", "step_timeout", "record")
+@click.option("--estimate", is_flag=True, help="Estimate steps and time, then stop.")
+@click.option("--live", is_flag=True, help="Serve a live report of the run, and print its address.")
 @options.json_option
 @options.quiet_option
 def explore(
     constants: str | None,
     out: Path | None,
-    overwrite: bool,
-    step_timeout: float | None,
-    engine: str,
-    address: str | None,
     estimate: bool,
     live: bool,
-    record: bool,
     as_json: bool,
     quiet: bool,
     model_constants: dict[str, Any] | None,
@@ -82,8 +68,8 @@ def explore(
     """Find the goals of ENV that can be reached within a radius, a policy for each, and certificates.
 
     ENV is a built-in name, a Gymnasium id (adagoal envs lists them), or a file with a model: .npz, or .prism, .nm, .pm,
-    .jani, .drn and .umb with the extra storm. Exit code 0: stopped by the rule; 3: budget
-    spent or interrupted, go on with adagoal resume DIR; 4: void, a check that the certificates rest on has failed.
+    .jani, .drn and .umb with the extra storm. Exit code 0: stopped by the rule; 3: budget spent or interrupted, adagoal
+    resume DIR continues; 4: void, a check that the certificates rest on has failed.
     """
     from adagoal import methods
     from adagoal.api import explore as api
@@ -95,116 +81,90 @@ def explore(
     given["env_args"] |= model_constants or {}
     given["start_seed"] = registry.parse_start_option(start, given["start_seed"])
     (given["method_args"],) = methods.apply_constants(constants, [(given["method"], given["method_args"])])
-    folder = out or options.default_run_folder(given["env"], _non_default_options(given))
-    where: dict[str, Any] = {"step_timeout": step_timeout, "engine": engine, "address": address}
-    kept: dict[str, Any] = {"out": folder, "overwrite": overwrite, "record": record}
+    folder = out or options.default_run_folder(given["env"], _folder_options(given))
+    # the arguments of a PRISM or JANI program are its constants, which have their own option
+    has_constants = given["env"].endswith((".prism", ".nm", ".pm", ".jani"))
     with (
-        options.blame_goal_option(dict(given)),
-        stdout_to_stderr(),
-        _blame_model_constants(given["env"]),
+        options.rename_in_errors(**({"env_args": "model_constants"} if has_constants else {})),
+        options.take_goals_argument(given),
+        stdout_to_stderr(),  # an environment may print, and standard output is for the result alone
         ExplorationProgress(given["budget"], quiet) as progress,
-        observe_with_live_page(live, folder.absolute(), progress) as shown,
+        observe_with_live_page(live, folder.absolute(), progress) as observer,
     ):
-        given["goals"] = options.take_goals_argument(given)
-        observe = CostEstimator(shown)
-        result = api.explore(**given, **where, **kept, observe=observe if estimate else shown)
-    _report_result(result, folder, as_json, observe.cost_estimate)
+        estimator = CostEstimator(observer)
+        result = api.explore(**given, out=folder, observe=estimator if estimate else observer)
+    _report_result(result, folder, as_json, estimator.cost_estimate)
 
 
-def _non_default_options(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the radius, and the other options that differ from their defaults: they name the default folder.
+def _folder_options(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the radius, and the other settings that differ from their defaults: they name the default folder.
 
-    The budget is left out: with a larger one the run in the folder is resumed.
+    The budget is left out, because a larger one resumes the run in the folder.
     """
+    unnamed = {"env", "radius", "budget", *ExecutionOptions.__dataclass_fields__}
     defaults = {parameter.name: parameter.default for parameter in click.get_current_context().command.params}
-    rest = {name: given[name] for name in given if name not in ("env", "radius", "budget")}
-    told = {name: value for name, value in rest.items() if value not in (None, {}, (), defaults[name])}
-    return {"radius": given["radius"], **told}
-
-
-@contextlib.contextmanager
-def _blame_model_constants(env: str) -> Iterator[None]:
-    """The arguments of a program, PRISM's or JANI's, are its constants, which have an option of their own."""
-    try:
-        yield
-    except InputError as error:
-        if error.name == "env_args" and env.endswith((".prism", ".nm", ".pm", ".jani")):
-            raise InputError(error.reason, "model_constants") from error
-        raise
+    rest = {name: given[name] for name in given if name not in unnamed}
+    return {"radius": given["radius"]} | {
+        name: value for name, value in rest.items() if value not in (None, {}, (), defaults[name])
+    }
 
 
 @click.command(epilog="Example: adagoal resume runs/two-room --budget 1e7")
-@folder_argument
-@click.option(
-    "--budget",
-    type=options.StepCountParam(),
-    help="New limit on the steps, those done included.  [default: the old one]",
+@options.run_argument
+@setting_options(
+    ExplorationSettings,
+    "budget",
+    help="New limit on the steps, including those already taken.  [default: the old limit]",
 )
 @options.env_override_option
-@options.goal_rule_override_option
-@options.goals_override_option
+@click.option("--goal-rule", help="The goal rule, if the folder names a file (FILE.py:FUNCTION).")
+@click.option("--goals", help="The goals, if the folder names a file (FILE.py:NAME).")
 @options.trust_option
-@options.step_timeout_option
-@options.engine_option
-@options.address_option
+@setting_options(ExecutionOptions, "step_timeout", "engine", "address")
 @options.json_option
 @options.quiet_option
-def resume(
-    folder: Path,
-    budget: int | None,
-    step_timeout: float | None,
-    engine: str,
-    address: str | None,
-    as_json: bool,
-    quiet: bool,
-    **given: Any,
-) -> None:
-    """Go on with the run in DIR, an exploration or a training; the result is as if it had never stopped."""
+def resume(folder: Path, budget: int | None, as_json: bool, quiet: bool, **given: Any) -> None:
+    """Resume the exploration or training run in DIR. The result is as if the run had never stopped."""
     if _holds_training(folder):
         from adagoal.cli.training_commands import resume_training
 
-        said = {"engine": engine != "local" or address, "goals": given.pop("goals") is not None}
-        for name, asked in said.items():
-            if asked:
-                raise InputError("is for explorations; this is a training", name)
-        again = {"budget": budget, "step_timeout": step_timeout}
-        resume_training(folder, as_json=as_json, quiet=quiet, **again, **given)
+        _refuse_for_training(
+            engine=given.pop("engine") != "local", address=given.pop("address"), goals=given.pop("goals")
+        )
+        resume_training(folder, as_json=as_json, quiet=quiet, budget=budget, **given)
         return
     from adagoal.api import explore as api
     from adagoal.runs.progress_display import ExplorationProgress
 
     with stdout_to_stderr(), ExplorationProgress(budget, quiet) as progress:
-        where: dict[str, Any] = {"step_timeout": step_timeout, "engine": engine, "address": address}
-        result = api.resume_exploration(folder, budget, **where, observe=progress, **given)
+        result = api.resume_exploration(folder, budget, observe=progress, **given)
     _report_result(result, folder, as_json)
 
 
-MAX_PRINTED_GOALS = 10
-"""Goals that are shown at the end of a run."""
-LONG_AUDIT_SIZE = 10**6
-"""Goals times states from which on an audit says that it takes a while."""
+def _refuse_for_training(**typed: Any) -> None:
+    for name, value in typed.items():
+        if value:
+            raise InputError("works for explorations only; the folder holds the result of training", name)
 
 
 @click.command(epilog="Example: adagoal audit runs/two-room")
-@folder_argument
+@options.run_argument
 @options.env_override_option
 @options.trust_option
 @options.json_option
 def audit(folder: Path, env: str | None, trust: bool, as_json: bool) -> None:
     """Check the run in DIR exactly: C1 (every policy is within epsilon) and C2 (no goal missing, none too many).
 
-    Exit code 0 where both hold and no certificate is broken, 1 where not, 2 where no exact model is known.
+    Exit code 0: both hold, and so does every certificate; 1: something fails; 2: no exact model is known.
     """
     from adagoal.api import explore as api
 
     result = _load_exploration(folder)
     if not result.status.finished:
-        click.echo(
-            "the run is not finished: its certificates must hold, but C1 and C2 are promised at its end", err=True
-        )
+        click.echo("the run is not finished: its certificates must hold, C1 and C2 need not hold yet", err=True)
     if result.n_states * len(result.goals) >= LONG_AUDIT_SIZE:
         size = f"{len(result.goals):,} policies in {result.n_states:,} states"
-        click.echo(f"exact values of {size}: this can take minutes, most for goals that are open", err=True)
+        click.echo(f"computing exact values of {size}: this can take minutes", err=True)
     with stdout_to_stderr():
         verdict = api.audit(result, env, trust=trust)
     click.echo(json.dumps(verdict.to_dict(), indent=1) if as_json else verdict.table())
@@ -213,43 +173,39 @@ def audit(folder: Path, env: str | None, trust: bool, as_json: bool) -> None:
 
 
 @click.command(epilog="Example: adagoal play runs/lake --goal 12 --episodes 1000")
-@folder_argument
-@options.selected_goals_option
+@options.run_argument
+@options.goal_states_option("goals")
 @options.goal_labels_option
-@click.option(
-    "--episodes", type=click.IntRange(1, 10**9), default=100, show_default=True, help="Attempts at each goal."
-)
-@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Seed of everything random.")
+@click.option("--episodes", type=options.INTEGER, default=100, show_default=True, help="Episodes for each goal.")
+@options.seed_option
 @options.env_override_option
 @options.trust_option
-@options.step_timeout_option
+@setting_options(ExecutionOptions, "step_timeout")
 @options.json_option
 def play(folder: Path, as_json: bool, **given: Any) -> None:
-    """Try the policies of the run in DIR in its environment: measured steps beside certified ones.
+    """Play the policies of the run in DIR in its environment, and compare measured steps with certified steps.
 
-    Needs no model, so it also works where audit cannot. Exit code 1 where a measurement contradicts a certificate: its
-    interval misses it. All intervals hold together with probability 99%, however few the attempts are. For a training
-    this is adagoal evaluate.
+    Needs no exact model, unlike audit. Exit code 1: a measurement contradicts a certificate, that is, their intervals
+    do not overlap. All intervals hold together with probability 99%, for any number of episodes. For training
+    runs this is adagoal evaluate.
     """
     if _holds_training(folder):
         from adagoal.cli.training_commands import evaluate
 
-        for name in ("goals", "goal_labels", "step_timeout"):
-            if given.pop(name):
-                raise InputError("is for explorations; this is a training", name)
+        _refuse_for_training(**{name: given.pop(name) for name in ("goals", "goal_labels", "step_timeout")})
         click.get_current_context().invoke(evaluate, folder=folder, as_json=as_json, **given)
         return
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
-    from adagoal.api.policy_trials import play as try_out
+    from adagoal.api.policy_trials import play as play_policies
 
     result = _load_exploration(folder)
     labelled = [_goal_by_label(result, label) for label in given.pop("goal_labels")]
     given["goals"] = [*(given["goals"] or ()), *labelled] or None
     with stdout_to_stderr():
-        trials = try_out(folder, **given)
+        trials = play_policies(folder, **given)
     if as_json:
         click.echo(json.dumps([trial.to_dict() for trial in trials], indent=1))
     else:
@@ -270,22 +226,21 @@ def play(folder: Path, as_json: bool, **given: Any) -> None:
 
 
 def _goal_by_label(result: Result, label: str) -> int:
-    """One of the result's goals, by its label."""
     try:
         number = result.goal(label)
     except InputError as error:
         raise InputError(error.reason, "goal_labels") from error
     if number not in result.goals:
-        text = f"{label!r} is number {number}, which is not among the {len(result.goals)} goals of the result"
+        text = f"must be one of the {len(result.goals)} goals of the result, got {label!r} (goal {number})"
         raise InputError(text, "goal_labels")
     return number
 
 
 @click.command(epilog="Example: adagoal report runs/two-room")
-@folder_argument
+@options.run_argument
 @click.option("--png", is_flag=True, help="Also write the figures as PNG files.")
 def report(folder: Path, png: bool) -> None:
-    """Write report.html in DIR again, for an exploration or a training run."""
+    """Write report.html in DIR, the folder of an exploration or training run, again."""
     if _holds_training(folder):
         from adagoal.report.training_page import write_training_report
 
@@ -301,7 +256,7 @@ def report(folder: Path, png: bool) -> None:
 @click.command(epilog="Example: adagoal envs --json")
 @options.json_option
 def envs(as_json: bool) -> None:
-    """List what ENV can be, with the arguments that --env-arg takes."""
+    """List the available environments, with the arguments that --env-arg takes."""
     from rich.console import Console
     from rich.table import Table
 
@@ -311,23 +266,20 @@ def envs(as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps([row._asdict() for row in rows], indent=1))
         return
-    table = Table("ENV", "what it is", "--env-arg (default)", box=None, pad_edge=False, header_style="bold")
+    table = Table("ENV", "description", "--env-arg (default)", box=None, pad_edge=False, header_style="bold")
     for row in rows:
         table.add_row(row.name, row.description, ", ".join(f"{key}={value}" for key, value in row.arguments.items()))
     Console().print(table)
 
 
-def _print_goals(result: Result, folder: Path) -> None:
-    """The goals with their intervals, where they are few; where to find the others."""
+def _print_goals(result: Result, folder: Path, most: int = 10) -> None:
+    """Print the first goals with their intervals, and the command that lists all."""
     rows = [row for row in result.table() if row["within"] and result.status is not errors.Status.VOID]
-    for row in rows[:MAX_PRINTED_GOALS]:
+    for row in rows[:most]:
         upper = f"to {row['upper']:.2f} steps" if math.isfinite(row["upper"]) else "steps or more"
         click.echo(f"  {row['label']}: {row['lower']:.2f} {upper}{', open' if row['open'] else ''}")
-    if len(rows) > MAX_PRINTED_GOALS:
-        click.echo(
-            f"  ... and {len(rows) - MAX_PRINTED_GOALS} more: "
-            f"adagoal export {quote(str(folder))} --format csv lists all"
-        )
+    if len(rows) > most:
+        click.echo(f"  ... and {len(rows) - most} more: adagoal export {quote(str(folder))} --format csv lists all")
 
 
 def _report_result(result: Result, folder: Path, as_json: bool, estimate: CostEstimate | None = None) -> None:
@@ -343,6 +295,7 @@ def _report_result(result: Result, folder: Path, as_json: bool, estimate: CostEs
             click.echo(f"void: {reason}", err=True)
         for warning in result.warnings:
             click.echo(f"warning: {warning}", err=True)
+    # the result is printed before the report, which imports Bokeh and may take longer than a short run
     page = None
     with skip_drawing_on_interrupt("report.html", f"adagoal report {quote(str(folder))}"):
         from adagoal.report import write_report
@@ -356,7 +309,7 @@ def _report_result(result: Result, folder: Path, as_json: bool, estimate: CostEs
         if page is not None:
             click.echo(f"report: {page}")
         if not result.status.finished and result.status is not errors.Status.VOID:
-            click.echo(f"go on with: {resume_command(result, folder)}")
+            click.echo(f"resume with: {resume_command(result, folder)}")
     if result.status.exit_code:
         raise click.exceptions.Exit(result.status.exit_code)
 
@@ -368,7 +321,6 @@ def _holds_training(folder: Path) -> bool:
 
 
 def _load_exploration(folder: Path) -> Result:
-    """The result in a folder."""
     from adagoal.runs.folder_reader import require_run_folder
     from adagoal.runs.result import load_result
 

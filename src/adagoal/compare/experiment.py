@@ -16,6 +16,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from adagoal.parallel import TaskResources
+from adagoal.settings.fields import SettingInfo
 
 if TYPE_CHECKING:  # worker processes import this module, and need none of these
     from matplotlib.figure import Figure
@@ -30,25 +31,12 @@ RunOutcome = Any
 
 
 @dataclass(frozen=True)
-class ExperimentOption:
-    """An option of one experiment."""
-
-    name: str
-    kind: type  # int, float, bool, str or Path
-    default: Any
-    help: str
-    minimum: float | None = None  # a float without a minimum must be > 0
-    choices: Sequence[str] = ()
-    multiple: bool = False  # True: may be given several times; the value is a tuple
-
-
-@dataclass(frozen=True)
 class ExperimentInfo:
     """What the command line needs to know about an experiment without importing it."""
 
     import_path: str = ""  # ``module:NAME`` of the declaration, or of a dictionary of parts
     description: str = ""  # one line
-    options: tuple[ExperimentOption, ...] = ()
+    options: tuple[SettingInfo, ...] = ()
     seeds: int | None = 5  # default number of seeds; None: the experiment has no seeds
     jobs: int | None = None  # default number of parallel runs on this machine; None: one per core
     example: str = ""  # options of the example in the help

@@ -19,10 +19,10 @@ from adagoal.envs import registry
 from adagoal.envs.model import TabularMDP
 from adagoal.parallel import Engine, TaskInterrupted
 from adagoal.report.curve_page import curve_page
-from adagoal.runs.exploration_settings import ExplorationSettings
-from adagoal.runs.goal_spec import to_goals_argument
 from adagoal.runs.progress_display import Progress, ProgressDisplay
 from adagoal.runs.result import Result
+from adagoal.settings.exploration import ExplorationSettings
+from adagoal.settings.goal_spec import to_goals_argument
 
 
 def run_experiment(

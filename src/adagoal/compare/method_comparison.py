@@ -38,9 +38,9 @@ from adagoal.report.curve_page import curve_page
 from adagoal.report.html_page import ReportPage
 from adagoal.report.live_server import ReportSource
 from adagoal.runs.exploration_session import ExplorationSession
-from adagoal.runs.exploration_settings import ExplorationSettings
-from adagoal.runs.goal_spec import GoalsArgument as Goals
-from adagoal.runs.goal_spec import build_goal_space, parse_goals, to_goals_argument
+from adagoal.settings.exploration import ExplorationSettings
+from adagoal.settings.goal_spec import GoalsArgument as Goals
+from adagoal.settings.goal_spec import build_goal_space, parse_goals, to_goals_argument
 
 
 def build_settings(

@@ -1,11 +1,10 @@
-"""Checks of arguments: each names the argument and the accepted range."""
+"""Checks of arguments. An error names the argument, the accepted range and the value."""
 
 from __future__ import annotations
 
 import contextlib
 import math
 import os
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,44 +14,66 @@ from adagoal.core.errors import InputError
 from adagoal.core.file_io import parse_json
 
 MAX_MODEL_ENTRIES = 20_000_000
-"""Entries of the largest model that is built."""
+"""Entries of the largest built-in model: 160 MB of float64. Larger sizes are typing errors."""
 
 
 def to_python_scalar(value: Any) -> Any:
-    """A NumPy scalar as the Python number that it is, which JSON can hold; anything else as it is."""
+    """Convert a NumPy scalar to a Python number, which JSON can hold; return other values unchanged."""
     return value.item() if isinstance(value, np.generic) else value
 
 
 def format_given_value(value: Any) -> str:
     """Return a value for a message; Python refuses to print whole numbers of more than 4,300 digits."""
-    whole = isinstance(value, int) and value.bit_length() > 128
-    return f"a whole number of {value.bit_length()} bits" if whole else repr(value)
+    too_long = isinstance(value, int) and value.bit_length() > 128
+    return f"a whole number of {value.bit_length()} bits" if too_long else repr(value)
+
+
+def format_range(low: float, high: float, closed: str) -> str:
+    """Return a range for a message: ``[0, 1)``."""
+    return f"{closed[0]}{low:g}, {high:g}{closed[1]}"
+
+
+def format_integer_range(low: float, high: float) -> str:
+    """Return a range of whole numbers for a message: ``0..12``, ``0..2**128 - 1``."""
+    end = str(high)
+    if isinstance(high, int) and high > 2**53:
+        bits = (high - 1).bit_length()
+        end = f"2**{bits}" + (" - 1" if high == 2**bits - 1 else "")
+    return f"{low}..{end}"
+
+
+def is_in_range(value: float, low: float, high: float, closed: str) -> bool:
+    """Return whether low <= value <= high, without the ends that ``closed`` leaves out; False for NaN."""
+    above = low < value or (closed[0] == "[" and value == low)
+    return above and (value < high or (closed[1] == "]" and value == high))
 
 
 def check_integer(name: str, value: int, low: int, high: int) -> None:
-    """``value`` is a whole number in low..high."""
+    """Refuse everything but a whole number in low..high."""
     if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or not low <= value <= high:
-        raise InputError(f"must be a whole number in {low}..{high}, got {format_given_value(value)}", name)
+        text = f"must be a whole number in {format_integer_range(low, high)}, got {format_given_value(value)}"
+        raise InputError(text, name)
 
 
-def check_seed(name: str, value: Any) -> None:
-    """``value`` is a seed of at most 128 bits, as NumPy draws them: files hold no longer numbers."""
-    whole = isinstance(value, (int, np.integer)) and not isinstance(value, bool)
-    if not whole or not 0 <= value < 2**128:
-        raise InputError(f"must be a whole number in 0..2**128 - 1, got {format_given_value(value)}", name)
+def check_number(name: str, value: float, low: float, high: float, *, closed: str = "[]") -> None:
+    """Refuse everything but a number between low and high; ``closed`` is "[]", "(]", "[)" or "()"."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not is_in_range(value, low, high, closed):
+        text = f"must be a number in {format_range(low, high, closed)}, got {format_given_value(value)}"
+        raise InputError(text, name)
 
 
-def check_argument_dict(name: str, value: Any) -> None:
-    """``value`` is a dictionary of arguments."""
-    if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
-        raise InputError(f"must be names with their values, got {format_given_value(value)}", name)
+def check_total_size(names: str, *sizes: int) -> None:
+    """Refuse sizes of a model whose product does not fit into memory."""
+    size = math.prod(sizes)
+    if size > MAX_MODEL_ENTRIES:
+        raise InputError(f"their product must be at most {MAX_MODEL_ENTRIES:,}, got {size:,}", names)
 
 
 def check_folder_path(name: str, value: Any) -> Path:
-    """Return the absolute path of a run's folder.
+    """Return the absolute path of a run folder.
 
-    Absolute, because an environment may change the current folder while the run writes. An empty text is refused: it
-    would be the current folder by mistake.
+    It is absolute, because an environment may change the current folder while the run writes. An empty text is refused,
+    because it is usually a shell variable without a value.
     """
     if not isinstance(value, str | os.PathLike) or value == "":
         raise InputError(f"must be the path of a run's folder, got {value!r}", name)
@@ -66,30 +87,8 @@ def check_folder_path(name: str, value: Any) -> Path:
     return path
 
 
-def check_total_size(names: str, *sizes: int) -> None:
-    """Sizes whose product must fit in memory."""
-    size = math.prod(sizes)
-    if size > MAX_MODEL_ENTRIES:
-        raise InputError(f"their product must be at most {MAX_MODEL_ENTRIES:,}, is {size:,}", names)
-
-
-def check_number(name: str, value: float, low: float, high: float, *, closed: str = "[]") -> None:
-    """``value`` is a number between low and high; ``closed`` is "[]", "(]", "[)" or "()"."""
-    good = (
-        isinstance(value, (int, float))
-        and not isinstance(value, bool)
-        and value == value  # not NaN; math.isnan would turn a large whole number into a float
-        and (low < value or (closed[0] == "[" and value == low))
-        and (value < high or (closed[1] == "]" and value == high))
-    )
-    if not good:
-        raise InputError(
-            f"must be a number in {closed[0]}{low:g}, {high:g}{closed[1]}, got {format_given_value(value)}", name
-        )
-
-
 def parse_key_value(text: str) -> tuple[str, Any]:
-    """``key=value``; the value is JSON (0.1, true, [1, 2]) or else plain text (8x8)."""
+    """Split ``key=value``; the value is JSON (0.1, true, [1, 2]) or else plain text (8x8)."""
     key, equals, value = text.partition("=")
     if not (key and equals):
         raise InputError(f"must look like key=value, got {text[:100]!r}")

@@ -302,7 +302,7 @@ class ExplorationRun:
     goal_attempts: GoalAttempts = field(default_factory=lambda: GoalAttempts(0))
     goal_space: GoalSpace = field(default_factory=lambda: GoalSpace.from_states(0, 0))  # by default all states
     setting: Any = None
-    """:class:`~adagoal.runs.exploration_settings.ExplorationSettings`, for observers; None in runs without settings."""
+    """:class:`~adagoal.settings.exploration.ExplorationSettings`, for observers; None in runs without settings."""
 
     def __post_init__(self) -> None:
         self._required_fields = goal_rules.required_fields(self.goal_rule, OPTIONAL_RULE_FIELDS)

@@ -33,12 +33,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from adagoal.core.argument_checks import check_integer, check_number
 from adagoal.core.confidence_bounds import lower_confidence_bound, rejects_at_most
 from adagoal.core.errors import InputError, Status
 from adagoal.core.random_streams import StreamPurpose, random_stream
 from adagoal.core.types import Bools, Floats, Longs
 from adagoal.deep.goal_samplers import GoalSampler
+from adagoal.settings.training import ClaimSettings
 
 ROLLOUTS_PER_BLOCK = 16
 """Rollouts that a worker plays together; a cell gets whole blocks."""
@@ -50,29 +50,8 @@ ReachFunction = Callable[[Floats, int], Bools]
 """``reach(goals [n, G], round) -> [n]``: play for each goal from a fresh start; was it reached in L steps?"""
 
 
-@dataclass(frozen=True)
-class Claim:
-    """What is to be certified, and at what cost."""
-
-    radius: int  # L, in steps
-    success: float = 0.9  # q: cells below it are refuted
-    delta: float = 0.05  # probability of one wrong verdict or more
-    slack: float = 0.05  # s: cells are certified for q - s
-    halvings: int = 6  # levels of the tree: 2^6 = 64 cells at most
-    rollouts: int | None = None  # at most; None plays until every cell is decided
-
-    def __post_init__(self) -> None:
-        check_integer("radius", self.radius, 1, 1_000_000)
-        check_number("success", self.success, 0.0, 1.0, closed="(]")
-        check_number("delta", self.delta, 1e-300, 1.0, closed="[)")
-        if self.slack != 0.0:
-            # the smallest bets are good for about a million rollouts of a cell, which decide a slack of 0.001
-            check_number("slack", self.slack, 0.001, self.success, closed="[)")
-        check_integer("halvings", self.halvings, 0, 12)
-        if self.rollouts is not None:
-            check_integer("rollouts", self.rollouts, 1, 10**12)
-        elif self.slack == 0.0:
-            raise InputError("without slack a cell may stay open for ever; say how many at most", "rollouts")
+class Claim(ClaimSettings):
+    """What a certification claims: q is ``success`` and s is ``slack`` in the text above."""
 
     @property
     def first_level(self) -> int:

@@ -1,20 +1,20 @@
-"""What a training run is: one frozen record, one declaration per field, and the named recipes.
+"""Settings of training runs, declared once per field, and the named recipes.
 
-Several runs train side by side as one compiled program (:mod:`adagoal.deep.learner`) if they agree on everything but
-the fields declared ``per_run``. The help texts are those of the command line.
+Several runs can train together as one compiled program (:mod:`adagoal.deep.learner`) if they differ only in fields
+declared ``per_run``.
 
-Some settings follow from T, the steps of an episode, unless they are given (:meth:`Config.resolve_for_horizon`):
+Some settings depend on T, the steps of an episode, unless they are given (:meth:`Config.resolve_for_horizon`):
 
-    gamma = 1 - 1/T              so that values lie in [-T, 0]
-    L = 0.8 T                    and it grows to that over 6000 T steps
+    gamma = 1 - 1/T              so values lie in [-T, 0]
+    L = 0.8 T                    reached by a linear ramp over 6000 T steps
     episodes = 800/T             per cycle, from 4 to 16
-    updates = 0.5                per environment step; with ddpg 0.2, and 0.4 of the ensemble beside it
+    updates = 0.5                per environment step; with ddpg 0.2, and 0.4 for its ensemble
     eval_every                   one eighth of the training, at most 25 cycles
 
-For T = 50 (Fetch) this is gamma = 0.98, L = 40 after 300,000 steps, 16 episodes and 400 updates a cycle.
+For T = 50 (Fetch) this gives gamma = 0.98, L = 40 after 300,000 steps, and 16 episodes and 400 updates per cycle.
 
-The penalty of actions is 1 for Fetch, as measured. Where a whole action saves one step, the actor then takes
-1 / (2 penalty) of it; so elsewhere the penalty is 0.1, which lets an agent go at full speed.
+The penalty of actions is 1 for Fetch, the value that was measured to be best there. If a full action saves one step,
+the actor takes 1 / (2 penalty) of it, so other environments use 0.1, which allows full speed.
 """
 
 from __future__ import annotations
@@ -27,183 +27,124 @@ from typing import Any
 
 from adagoal import goal_rules
 from adagoal.core.errors import InputError
-from adagoal.deep import setting_fields
 from adagoal.deep.algorithms import ALGORITHM_MODULES
-from adagoal.deep.setting_fields import setting_field
+from adagoal.settings.fields import check_field_values, declared_settings, per_run_settings, setting_field
 
 KNOWN_GOAL_FIELDS = frozenset({"D", "E", "visits"})
-"""What a goal rule can know of continuous goals: nothing is counted goal by goal."""
+"""Fields of :class:`adagoal.goal_rules.GoalInfo` that every rule gets; attempts at continuous goals are not counted."""
 ONWARD_GOAL_FIELDS = frozenset({"onward_D", "onward_E"})
 DECLARABLE_GOAL_FIELDS = KNOWN_GOAL_FIELDS | ONWARD_GOAL_FIELDS | {"experienced", "divergence"}
-"""The same, with what a rule gets only if it declares it, since that changes the candidates or costs time."""
+"""These and the fields that a rule gets only if it declares them: they change the candidates, or take time."""
 FUNCTION_RULE_PREFIX = "function:"
-"""Begins the name, in results, of a goal rule that was given as a function."""
+"""Prefix of the name, in results, of a goal rule that was given as a function."""
 CONTACT_DISTANCE = 0.4
-"""An episode counts as contact where the achieved goal moved this many success radii (2 cm for Fetch)."""
+"""An episode counts as contact if the achieved goal moved this many success radii (2 cm for Fetch)."""
 
 
 @dataclass(frozen=True)
 class Config:
-    """One training run. Lengths are in environment steps unless they say otherwise."""
+    """Settings of one training run. Lengths are in environment steps unless they say otherwise."""
 
     env: str = setting_field(help="Gymnasium id of a goal-conditioned environment, module:Id, or point-mass.")
-    seed: int = setting_field(
-        0, "Decides everything: same seed, same machine, same curve.", low=0, high=2**31 - 1, per_run=True
-    )
-    steps: int = setting_field(
-        400_000, "Environment steps of training; test episodes are not counted.", low=1, high=1_000_000_000_000
-    )
+    seed: int = setting_field(0, "Random seed; one machine repeats a run exactly.", low=0, high=2**31 - 1, per_run=True)
+    steps: int = setting_field(400_000, "Environment steps of training, without test episodes.", low=1, high=10**12)
     algorithm: str = setting_field(
-        "critics",
-        "What learns to act: critics (one ensemble for the policy, D and E), or ddpg (with an ensemble beside it).",
-        choices=ALGORITHM_MODULES,
+        "critics", "critics: one ensemble for policy, D and E; ddpg: a separate ensemble.", choices=ALGORITHM_MODULES
     )
 
     goal_rule: str = setting_field(
         "adagoal-proportional",
-        "Which goal to try next: a rule of adagoal.goal_rules (unigoal is plain HER, "
-        "proportional the paper's deep recipe), "
-        "or FILE.py:FUNCTION.",
+        "Which goal to try next: a rule of adagoal.goal_rules (unigoal is plain HER, proportional is the paper's deep "
+        "recipe), or FILE.py:FUNCTION.",
         per_run=True,
     )
     radius: float = setting_field(
-        0.0,
-        "L in steps: the constraint D(g) <= L of the AdaGoal rules; 0: 0.8 of an episode.",
-        low=0.0,
-        high=1e9,
-        per_run=True,
+        0.0, "L in steps, in the constraint D(g) <= L of the AdaGoal rules; 0: 0.8 T.", low=0, high=1e9, per_run=True
     )
     radius_ramp: int = setting_field(
-        -1,
-        "Steps over which L grows in a straight line from a quarter to all of the radius; 0: it is fixed; -1: 6000 "
-        "episodes.",
-        low=-1,
-        high=1_000_000_000_000,
-        per_run=True,
+        -1, "Steps of the linear growth from L/4 to L; 0: L is fixed; -1: 6000 T.", low=-1, high=10**12, per_run=True
     )
     train_goals: str = setting_field("env", "Goal space of training: env, or scale=K[,air=P].", per_run=True)
     test_goals: str = setting_field("env", "Goal space of evaluation: env, or scale=K[,air=P].", per_run=True)
 
-    episodes: int = setting_field(
-        0,
-        "Episodes per cycle, which is one round of rollouts and one compiled round of updates; 0: about 800 steps, 4 "
-        "to 16 episodes.",
-        low=0,
-        high=4096,
-    )
-    horizon: int = setting_field(0, "Steps per episode; 0: the environment's own limit.", low=0, high=1_000_000)
+    episodes: int = setting_field(0, "Episodes per cycle; 0: about 800 steps, 4 to 16 episodes.", low=0, high=4096)
+    horizon: int = setting_field(0, "T: steps per episode; 0: the limit of the environment.", low=0, high=10**6)
     noise: float = setting_field(
-        0.2,
-        "Standard deviation of the Gaussian action noise, in units of half the action range.",
-        low=0.0,
-        high=10.0,
-        per_run=True,
+        0.2, "Standard deviation of the action noise, over half the action range.", low=0, high=10, per_run=True
     )
-    random: float = setting_field(0.3, "Probability of a uniformly random action.", low=0.0, high=1.0, per_run=True)
+    random: float = setting_field(0.3, "Probability of a uniformly random action.", low=0, high=1, per_run=True)
 
     updates: int = setting_field(
-        0,
-        "Updates of the algorithm per cycle; 0: one for every two steps, with ddpg for every five.",
-        low=0,
-        high=100_000,
+        0, "Updates per cycle; 0: one for every two steps, with ddpg for every five.", low=0, high=100_000
     )
-    batch: int = setting_field(1024, "Transitions per update.", low=1, high=1_000_000)
-    actor_share: float = setting_field(
-        0.5, "Share of a batch from which the actor of critics learns, too.", low=1e-3, high=1.0
-    )
-    hidden: tuple[int, ...] = setting_field(
-        (256, 256, 256), "Widths of the hidden layers of all networks.", low=1, high=8192
-    )
-    learning_rate: float = setting_field(1e-3, "Step size of Adam, for all networks.", low=1e-8, high=1.0)
-    gamma: float = setting_field(
-        0.0, "Discount; values lie in [-1/(1 - gamma), 0]; 0: 1 - 1/T, T the steps of an episode.", low=0.0, high=0.9999
-    )
+    batch: int = setting_field(1024, "Transitions per update.", low=1, high=10**6)
+    actor_share: float = setting_field(0.5, "Share of the batch for the actor of critics.", low=1e-3, high=1)
+    hidden: tuple[int, ...] = setting_field((256, 256, 256), "Widths of the hidden layers.", low=1, high=8192)
+    learning_rate: float = setting_field(1e-3, "Step size of Adam, for all networks.", low=1e-8, high=1)
+    gamma: float = setting_field(0.0, "Discount; values lie in [-1/(1 - gamma), 0]; 0: 1 - 1/T.", low=0, high=0.9999)
     action_l2: float = setting_field(
-        -1.0,
-        "Weight of the squared action in the actor's loss; -1: 1 for Fetch, as measured, and 0.1 elsewhere.",
-        low=-1.0,
-        high=1e6,
-        per_run=True,
+        -1.0, "Penalty of squared actions for the actor; -1: 1 for Fetch, else 0.1.", low=-1, high=1e6, per_run=True
     )
     target_step: float = setting_field(
-        0.05, "How far a target network moves each time (1 - polyak).", low=1e-6, high=1.0
+        0.05, "Share of the new weights in an update of the target networks (1 - polyak).", low=1e-6, high=1
     )
-    target_every: int = setting_field(10, "Updates between two moves of the target networks.", low=1, high=100_000)
-    buffer: int = setting_field(
-        1_000_000,
-        "Replay capacity in transitions, at most; a shorter training keeps all of its own.",
-        low=1,
-        high=100_000_000,
-    )
+    target_every: int = setting_field(10, "Updates between two updates of the target networks.", low=1, high=100_000)
+    buffer: int = setting_field(10**6, "Largest size of the replay buffer, in transitions.", low=1, high=10**8)
     relabel: float = setting_field(
-        0.8,
-        "Share of a batch whose goal is replaced by one achieved later in the episode (hindsight).",
-        low=0.0,
-        high=1.0,
-        per_run=True,
+        0.8, "Share of the batch with goals achieved later in the episode (hindsight).", low=0, high=1, per_run=True
     )
     contact: float = setting_field(
-        0.5,
-        "Share of a batch from episodes that moved the achieved goal; 0: as standard HER.",
-        low=0.0,
-        high=1.0,
-        per_run=True,
+        0.5, "Share of the batch from episodes that moved the achieved goal; 0: as in HER.", low=0, high=1, per_run=True
     )
     normaliser: str = setting_field(
         "achieved",
-        "What the goal normaliser sees: achieved goals, relabelled goals (reference HER), or a fixed sample of test "
-        "goals. Goals are clipped at 5 standard deviations of it.",
+        "Data of the goal normaliser: achieved goals, relabelled goals (reference HER), or a fixed sample of test "
+        "goals. Goals are clipped at 5 of its standard deviations.",
         choices=("achieved", "relabelled", "fixed"),
         per_run=True,
     )
 
     members: int = setting_field(3, "J: Q-functions in the ensemble.", low=2, high=64)
-    candidates: int = setting_field(1000, "N: candidate goals of each reset.", low=1, high=1_000_000)
+    candidates: int = setting_field(1000, "N: candidate goals at each reset.", low=1, high=10**6)
     ensemble_updates: int = setting_field(
-        0, "Updates of the ensemble beside ddpg, per cycle; 0: two for every five steps.", low=0, high=100_000
+        0, "Updates of the separate ensemble of ddpg per cycle; 0: two for every five steps.", low=0, high=100_000
     )
     ensemble_batch: int = setting_field(
-        1024, "Transitions per update and member, drawn independently.", low=1, high=1_000_000
+        1024, "Transitions per update and member of the separate ensemble.", low=1, high=10**6
     )
     ensemble_relabel: float = setting_field(
-        0.8,
-        "Share of hindsight goals in the ensemble's batches; 0: the original goals (VDS).",
-        low=0.0,
-        high=1.0,
-        per_run=True,
+        0.8, "Share of hindsight goals for the separate ensemble; 0: none (VDS).", low=0, high=1, per_run=True
     )
     value_action: str = setting_field(
         "policy",
-        "Read the ensemble at the policy's action (VDS), or at the min cost over sampled actions.",
+        "Evaluate the ensemble at the policy's action (VDS), or at the best sample.",
         choices=("policy", "min"),
     )
 
     eval_every: int = setting_field(
-        0, "Cycles between two evaluations; 0: an eighth of the training, at most 25.", low=0, high=1_000_000
+        0, "Cycles between two evaluations; 0: an eighth of the training, at most 25.", low=0, high=10**6
     )
     eval_episodes: int = setting_field(
-        96,
-        "Test episodes per evaluation, without noise; rounded up to a multiple of the episodes of a cycle.",
-        low=1,
-        high=100_000,
+        96, "Test episodes per evaluation, rounded up to a multiple of the episodes per cycle.", low=1, high=100_000
     )
 
     def __post_init__(self) -> None:
-        setting_fields.check_field_values(self)
+        check_field_values(self)
         if -1.0 < self.action_l2 < 0.0:
-            raise InputError(f"must be -1, or a number from 0, got {self.action_l2}", name="action_l2")
+            raise InputError(f"must be -1, or a number >= 0, got {self.action_l2}", name="action_l2")
+        # user code runs when training starts, not when the settings of a folder are read
         if not (self.rule_is_a_file or self.rule_is_a_function):
-            self.check_goal_rule()  # other code runs when a training begins, not when its settings are looked at
+            self.check_goal_rule()
 
     def check_goal_rule(self) -> None:
-        """The goal rule exists, and deep goals can give it what it needs."""
+        """Refuse a goal rule that does not exist, or that needs fields which continuous goals do not have."""
         if not self.required_fields <= DECLARABLE_GOAL_FIELDS:
             missing = ", ".join(sorted(self.required_fields - DECLARABLE_GOAL_FIELDS))
-            text = f"{self.rule_name} needs {missing}, which is counted goal by goal; deep goals are continuous"
+            text = f"{self.rule_name} needs {missing}, which is counted for each goal; deep goals are continuous"
             raise InputError(text, name="goal_rule")
 
     def resolve_for_horizon(self, horizon: int, fetch: bool = False) -> Config:
-        """The same, with all that follows from episodes of ``horizon`` steps (see the text of this module).
+        """Return the settings with values for everything that depends on T = ``horizon`` (see the module docstring).
 
         ``fetch`` says whether the environment is one of Fetch (:attr:`adagoal.deep.goal_envs.Dimensions.is_fetch`).
         """
@@ -218,28 +159,28 @@ class Config:
             radius_ramp=6000 * T if self.radius_ramp < 0 else self.radius_ramp,
             action_l2=self.action_l2 if self.action_l2 >= 0.0 else 1.0 if fetch else 0.1,
             episodes=episodes,
-            updates=self._updates_per_cycle("updates", 0.2 if self.algorithm == "ddpg" else 0.5, episodes, T),
-            ensemble_updates=self._updates_per_cycle("ensemble_updates", 0.4, episodes, T),
+            updates=self._updates_per_cycle("updates", 0.2 if self.algorithm == "ddpg" else 0.5, episodes * T),
+            ensemble_updates=self._updates_per_cycle("ensemble_updates", 0.4, episodes * T),
             eval_every=self.eval_every or min(max(cycles // 8, 1), 25),
         )
 
-    def _updates_per_cycle(self, name: str, share: float, episodes: int, T: int) -> int:
-        """The setting ``name``: as given, or so many for every step of a cycle."""
-        given: int = getattr(self, name)
-        found, most = given or max(round(share * episodes * T), 1), setting_fields.declared_settings(Config)[name].high
-        if found > most:
-            text = f"{episodes} episodes of {T} steps make {found} {name} per cycle, more than {most:g}"
+    def _updates_per_cycle(self, name: str, per_step: float, steps: int) -> int:
+        """Return the setting ``name``; if it is 0, ``per_step`` updates for each of the ``steps`` of a cycle."""
+        updates: int = getattr(self, name) or max(round(per_step * steps), 1)
+        most = declared_settings(Config)[name].high
+        if updates > most:
+            text = f"a cycle of {steps} steps makes {updates} {name} per cycle, more than {most:g}"
             raise InputError(f"{text}; give a shorter horizon, or {name} as well", name="horizon")
-        return found
+        return updates
 
     @property
     def replay_capacity(self) -> int:
-        """Episodes in the replay buffer: whole cycles, at least one, and no more than the training plays."""
+        """Episodes in the replay buffer: whole cycles, at least one, and no more than the run plays."""
         per_cycle = self.episodes * self.horizon
         return min(max(self.buffer // per_cycle, 1), -(-self.steps // per_cycle)) * self.episodes
 
     def radius_after_steps(self, steps: int) -> float:
-        """L after so many environment steps."""
+        """L after ``steps`` environment steps."""
         return self.radius * min(1.0, 0.25 + 0.75 * steps / self.radius_ramp) if self.radius_ramp else self.radius
 
     @property
@@ -249,45 +190,43 @@ class Config:
 
     @property
     def rule_is_a_file(self) -> bool:
-        """Whether the goal rule is a function in a file of the user's."""
+        """Whether the goal rule is a function in a user's file."""
         return ".py:" in self.goal_rule
 
     @property
     def rule_is_a_function(self) -> bool:
-        """Whether the goal rule is a function that a Python program gave, of which only the name is known here."""
+        """Whether a Python program gave the goal rule as a function, whose name alone is stored."""
         return self.goal_rule.startswith(FUNCTION_RULE_PREFIX)
 
     @property
     def method_name(self) -> str:
-        """How a result names what learnt: the algorithm, with hindsight."""
+        """Name of the learner in results: the algorithm, with hindsight."""
         return f"{self.algorithm}+her"
 
     @cached_property
     def required_fields(self) -> frozenset[str]:
-        """What the goal rule must know of a goal; a rule of a file is loaded once for it."""
-        return (
-            KNOWN_GOAL_FIELDS
-            if self.rule_is_a_function
-            else goal_rules.required_fields(goal_rules.resolve_rule(self.goal_rule), KNOWN_GOAL_FIELDS)
-        )
+        """Fields of :class:`adagoal.goal_rules.GoalInfo` that the goal rule needs; loads a rule of a file once."""
+        if self.rule_is_a_function:
+            return KNOWN_GOAL_FIELDS
+        return goal_rules.required_fields(goal_rules.resolve_rule(self.goal_rule), KNOWN_GOAL_FIELDS)
 
     @property
     def needs_ensemble(self) -> bool:
-        """Whether the goal rule looks at D or E."""
+        """Whether the goal rule uses D or E."""
         return bool(self.required_fields & ({"D", "E"} | ONWARD_GOAL_FIELDS))
 
     @property
     def needs_density(self) -> bool:
-        """Whether the goal rule looks at how often a goal was achieved."""
+        """Whether the goal rule uses how often a goal was achieved."""
         return bool(self.required_fields & {"visits", "divergence"})
 
     def to_json(self) -> dict[str, Any]:
-        """The settings as plain data."""
+        """Return the settings as plain data."""
         return dataclasses.asdict(self)
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Config:
-        """The inverse of :meth:`to_json`."""
+        """Return the settings of :meth:`to_json`."""
         return cls(**{**data, "hidden": tuple(data["hidden"])})
 
 
@@ -309,15 +248,14 @@ RECIPES: dict[str, dict[str, Any]] = {
         "ensemble_relabel": 0.0,
     },
 }
-"""``adagoal``: the defaults above; made for a GPU. ``half``: less than half of the arithmetic. ``light``: seven times
-cheaper, for a few CPU cores. ``paper``: reference HER with the VDS ensemble, as the appendix ``app_deepRL_exp``
-describes it."""
+"""Named changes of the defaults. ``adagoal``: none; for a GPU. ``half``: less than half of the arithmetic. ``light``:
+seven times cheaper, for a few CPU cores. ``paper``: reference HER with the VDS ensemble (``app_deepRL_exp``)."""
 AUTO_RECIPE = "auto"
-"""``adagoal`` where JAX has a GPU, ``light`` where it has none."""
+"""Recipe that stands for ``adagoal`` if JAX has a GPU, and for ``light`` if not."""
 
 
 def resolve_recipe(name: str) -> str:
-    """The recipe of this name; :data:`AUTO_RECIPE` becomes one of the others, and needs JAX for it."""
+    """Return the name of a recipe; replace :data:`AUTO_RECIPE`, which imports JAX."""
     if name not in (AUTO_RECIPE, *RECIPES):
         raise InputError(f"must be one of {', '.join((AUTO_RECIPE, *RECIPES))}, got {name!r}", "recipe")
     if name != AUTO_RECIPE:
@@ -327,20 +265,21 @@ def resolve_recipe(name: str) -> str:
     return "light" if jax.default_backend() == "cpu" else "adagoal"
 
 
-def describe_auto_recipe(asked: str, named: str) -> str:
-    """A line that says which recipe :data:`AUTO_RECIPE` has become, and why; nothing where one was asked for."""
-    why = "JAX has no GPU here; the larger one is called adagoal" if named == "light" else "JAX has a GPU"
-    return f"recipe {named}: {why}" if asked == AUTO_RECIPE else ""
+def describe_auto_recipe(requested: str, resolved: str) -> str:
+    """Return a line that says which recipe :data:`AUTO_RECIPE` stands for and why; "" if another was requested."""
+    why = "JAX has no GPU here; the larger recipe is called adagoal" if resolved == "light" else "JAX has a GPU"
+    return f"recipe {resolved}: {why}" if requested == AUTO_RECIPE else ""
 
 
 def check_shared_program(configs: Sequence[Config]) -> None:
-    """Check that the runs may share one compiled program, and that their goal rules can be asked."""
+    """Refuse runs that cannot share one compiled program, or whose goal rules cannot be used."""
     if isinstance(configs, Config) or not configs or not all(isinstance(config, Config) for config in configs):
         raise InputError("must be a list of one or more Config", name="configs")
     first = configs[0].to_json()
     for config in configs[1:]:
-        other = {k for k, v in config.to_json().items() if v != first[k]} - setting_fields.per_run_settings(Config)
-        if other:
-            raise InputError(f"runs side by side may not differ in {', '.join(sorted(other))}", name="configs")
+        differing = {k for k, v in config.to_json().items() if v != first[k]} - per_run_settings(Config)
+        if differing:
+            text = f"runs that train together may not differ in {', '.join(sorted(differing))}"
+            raise InputError(text, name="configs")
     for config in configs:
         config.check_goal_rule()

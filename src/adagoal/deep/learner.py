@@ -18,12 +18,13 @@ from jax import Array
 
 from adagoal.core.random_streams import StreamPurpose, jax_key_data, random_stream
 from adagoal.core.types import Floats
-from adagoal.deep import algorithms, networks, replay_buffer, setting_fields, value_formulas
+from adagoal.deep import algorithms, networks, replay_buffer, value_formulas
 from adagoal.deep.config import CONTACT_DISTANCE, Config
 from adagoal.deep.goal_envs import EnvDimensions
 from adagoal.deep.numpy_networks import NumpyActor, NumpyCritics
 from adagoal.deep.replay_buffer import Experience, Normalisers, ReplayBuffer
 from adagoal.deep.rollout_backend import EpisodeBatch
+from adagoal.settings.fields import declared_settings, per_run_settings
 
 N_DENSITY_POINTS = 512
 """Achieved goals from which the density at a candidate is estimated."""
@@ -45,11 +46,7 @@ class LearnerState(NamedTuple):
 
 def per_run_hyperparameters(configs: Sequence[Config]) -> RunHyperparameters:
     """Settings ``[S]`` that are declared ``per_run``, and the shares with which the goal normaliser sees goals."""
-    names = [
-        name
-        for name, about in setting_fields.declared_settings(Config).items()
-        if about.per_run and about.kind is float
-    ]
+    names = [name for name, about in declared_settings(Config).items() if about.per_run and about.kinds == (float,)]
     achieved = [c.relabel if c.normaliser == "relabelled" else 1.0 for c in configs]
     running = [c.normaliser != "fixed" for c in configs]
     return {name: jnp.array([float(getattr(c, name)) for c in configs]) for name in names} | {
@@ -227,7 +224,7 @@ def compile_values(configs: Sequence[Config]) -> Any:
 
 def _program_config(config: Config) -> Config:
     """The settings that are compiled into a program, the others at their defaults: then more runs share one program."""
-    others = setting_fields.per_run_settings(Config) | {"steps"}
+    others = per_run_settings(Config) | {"steps"}
     defaults: dict[str, Any] = {field.name: field.default for field in fields(Config) if field.name in others}
     return replace(config, env="", **defaults)
 

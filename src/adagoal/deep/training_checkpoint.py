@@ -15,16 +15,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from adagoal.core.file_formats import COUNT_SCHEMA, ArraySpec, check_arrays, check_json_value, object_schema
-from adagoal.deep import env_inspection, setting_fields, training_history
+from adagoal.deep import env_inspection, training_history
 from adagoal.deep.config import Config
 from adagoal.deep.goal_envs import EnvDimensions
 from adagoal.deep.learner import LearnerState
 from adagoal.deep.training_history import ROW_SCHEMA
+from adagoal.settings.fields import declared_settings, settings_json_schema
 
 
 def checkpoint_facts_schema() -> dict[str, Any]:
     """Return the JSON schema of the facts of :meth:`adagoal.deep.training.Training.state`."""
-    config = setting_fields.settings_json_schema(Config, setting_fields.declared_settings(Config))
+    config = settings_json_schema(Config, declared_settings(Config))
     return object_schema(
         configs={"type": "array", "minItems": 1, "maxItems": 10_000, "items": config},
         cycle={**COUNT_SCHEMA, "minimum": 1},

@@ -12,7 +12,6 @@ from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv, VectorEnv
 from gymnasium.vector.utils import CloudpickleWrapper
 from numpy.typing import ArrayLike
 
-from adagoal.core.argument_checks import format_given_value
 from adagoal.core.environment import TabularEnv
 from adagoal.core.errors import OBJECT_ENV_PREFIX, InputError
 from adagoal.envs import model_sources, registry
@@ -27,15 +26,8 @@ from adagoal.envs.simulator import ModelSimulator
 from adagoal.envs.toy_text_models import toy_text_model
 from adagoal.parallel.worker_process import WorkerFactory, WorkerProcess
 
-MAX_WORKERS = 256  # each is a process with its own interpreter: about 150 MB, beside what the environment needs
 GymVectorEnv = VectorEnv[Any, Any, Any]
 EnvLike = str | registry.GymEnv | TabularEnv | TabularMDP
-
-
-def check_worker_count(workers: Any) -> None:
-    """Raise :class:`InputError` unless ``workers`` is a whole number in 1..MAX_WORKERS."""
-    if isinstance(workers, bool) or not isinstance(workers, int) or not 1 <= workers <= MAX_WORKERS:
-        raise InputError(f"must be a whole number in 1..{MAX_WORKERS}, got {format_given_value(workers)}", "workers")
 
 
 def make_env(

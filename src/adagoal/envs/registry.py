@@ -14,11 +14,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import gymnasium
-import numpy as np
 from gymnasium.envs.registration import EnvSpec, load_env_creator, parse_env_id
 
-from adagoal.core import argument_checks, user_code
-from adagoal.core.argument_checks import check_number
+from adagoal.core import user_code
 from adagoal.core.environment import TabularEnv
 from adagoal.core.errors import OBJECT_ENV_PREFIX, EnvironmentFailure, InputError, describe_exception
 from adagoal.envs import mixture_models, model_sources, toy_models
@@ -28,6 +26,8 @@ from adagoal.envs.indexed_env import RANDOM_START, StartSeed
 from adagoal.envs.model import TabularMDP
 from adagoal.envs.simulator import ModelSimulator
 from adagoal.envs.toy_text_models import toy_text_model
+from adagoal.settings.exploration import ExecutionOptions, ExplorationSettings
+from adagoal.settings.fields import check_arguments
 
 GymEnv = gymnasium.Env[Any, Any]
 
@@ -85,7 +85,7 @@ def make_single_env(
     takes longer ends the process.
     """
     if step_timeout is not None:
-        check_number("step_timeout", step_timeout, 0, 1e6, closed="(]")
+        check_arguments(ExecutionOptions, step_timeout=step_timeout)
         if not isinstance(env, str | TabularMDP):
             raise InputError("an environment object cannot be sent to another process; give its name", "step_timeout")
     check_env_arguments(env_args, start_seed, max_states)
@@ -147,12 +147,7 @@ def parse_start_option(start: Any, start_seed: StartSeed) -> StartSeed:
 
 def check_env_arguments(env_args: Any, start_seed: Any, max_states: Any) -> None:
     """Check types and ranges of the arguments that describe an environment."""
-    if max_states is not None and (not isinstance(max_states, int | np.integer) or max_states < 2):
-        value = argument_checks.format_given_value(max_states)
-        raise InputError(f"must be a whole number >= 2, got {value}", "max_states")
-    if start_seed is not None and start_seed != RANDOM_START:
-        argument_checks.check_seed("start_seed", start_seed)
-    argument_checks.check_argument_dict("env_args", env_args)
+    check_arguments(ExplorationSettings, max_states=max_states, start_seed=start_seed, env_args=env_args)
 
 
 def require_trusted_env(env: str, trust: bool) -> str:

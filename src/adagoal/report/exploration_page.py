@@ -13,7 +13,7 @@ from adagoal.report.exploration_panels import ExplorationSource, guarantee_badge
 from adagoal.report.html_page import ReportPage, pack_data_block
 from adagoal.report.live_server import ReportSource
 from adagoal.runs import folder_reader
-from adagoal.runs.exploration_settings import EXPLORATION_KIND
+from adagoal.runs.exploration_schemas import EXPLORATION_KIND
 from adagoal.runs.folder_reader import SavedRun
 from adagoal.runs.result import Result, load_result, require_exploration
 from adagoal.runs.run_folder import open_locked_folder

@@ -31,19 +31,14 @@ from adagoal.core.random_streams import restore_rng_state
 from adagoal.core.transition_data import TransitionCounts, TransitionLog
 from adagoal.envs import model_sources
 from adagoal.goal_rules import GoalRule
-from adagoal.runs import goal_spec
-from adagoal.runs.exploration_settings import (
-    RUN_HISTORY_SCHEMA,
-    UNLIMITED_BUDGET,
-    ExplorationSettings,
-    check_exploration_settings,
-    radius_growth_factor,
-)
-from adagoal.runs.goal_spec import GoalCode
+from adagoal.runs.exploration_schemas import RUN_HISTORY_SCHEMA
 from adagoal.runs.job import JobMonitor, SaveFiles, run_job
 from adagoal.runs.result import Certificate, Result, find_contradicted_goals
 from adagoal.runs.run_folder import RunFolder
 from adagoal.runs.state_metadata import StateMetadata
+from adagoal.settings import goal_spec
+from adagoal.settings.exploration import UNLIMITED_BUDGET, ExplorationSettings, radius_growth_factor
+from adagoal.settings.goal_spec import GoalCode
 
 CHECKPOINT_FILE = "checkpoint.npz"
 STAGE_RESULT_FILES = ("certified.json", "certified.npz")  # result of the last finished stage of a curriculum
@@ -71,7 +66,6 @@ class ExplorationSession:
         setting: ExplorationSettings, env: TabularEnv, rule: GoalRule, goals: GoalCode | None = None
     ) -> ExplorationSession:
         """Set up a new run; ``goals`` is the code of goals that are sets, if the settings name some."""
-        check_exploration_settings(setting)
         method = methods.find_method(setting.method)
         if setting.has_growing_radius and not method.radius_can_grow:
             raise InputError(f"{setting.radius} is not available with the method {setting.method}", "radius")

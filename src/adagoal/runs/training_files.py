@@ -36,7 +36,7 @@ from adagoal.core.errors import OBJECT_ENV_PREFIX, InputError, Status
 from adagoal.core.file_formats import COUNT_SCHEMA, ArraySpec, check_arrays, check_json_value, object_schema
 from adagoal.core.file_io import FileContents
 from adagoal.core.types import Floats
-from adagoal.deep import setting_fields, training_history
+from adagoal.deep import training_history
 from adagoal.deep.config import Config
 from adagoal.deep.env_inspection import SUCCESS_RADIUS_SCHEMA
 from adagoal.deep.goal_envs import EnvDimensions, EnvSource, SetGoalFunction
@@ -45,6 +45,7 @@ from adagoal.deep.policy import GoalPolicy
 from adagoal.deep.training_history import MAX_MAP_VALUE, TrainingHistory, ValueMapHistory
 from adagoal.envs import registry
 from adagoal.runs.folder_reader import MANIFEST_FORMAT, FolderFiles, SavedRun
+from adagoal.settings.fields import declared_settings, per_run_settings, settings_json_schema
 
 TRAINING_KIND = "training"
 RESULT_FILE, LOG_FILE, POLICY_FILE = "result.json", "log.csv", "policy.npz"
@@ -75,7 +76,7 @@ def training_file_contents(
 def training_to_json(status: Status, history: TrainingHistory) -> dict[str, Any]:
     """Return settings and outcome of training as plain data."""
     first = history.configs[0]
-    own = setting_fields.per_run_settings(Config)
+    own = per_run_settings(Config)
     runs = [
         {k: v for k, v in config.to_json().items() if k in own} | {"curve": history.learning_curve(run)}
         for run, config in enumerate(history.configs)
@@ -198,8 +199,8 @@ def read_training_record(saved: SavedRun) -> TrainingRecord:
 
 def training_result_schema() -> dict[str, Any]:
     """Return the JSON schema of ``result.json``, with the settings as :class:`Config` declares them."""
-    own = setting_fields.per_run_settings(Config)
-    shared = setting_fields.declared_settings(Config).keys() - own
+    own = per_run_settings(Config)
+    shared = declared_settings(Config).keys() - own
     text = {"type": "string", "maxLength": 100_000}
     share, seconds = {"type": "number", "minimum": 0, "maximum": 1}, {"type": "number", "minimum": 0}
     point = object_schema(steps=COUNT_SCHEMA, wall_seconds=seconds, success=share, success_any=share)
@@ -215,12 +216,12 @@ def training_result_schema() -> dict[str, Any]:
         steps=COUNT_SCHEMA,
         episodes=COUNT_SCHEMA,
         wall_seconds=seconds,
-        config=setting_fields.settings_json_schema(Config, shared),
+        config=settings_json_schema(Config, shared),
         runs={
             "type": "array",
             "minItems": 1,
             "maxItems": 10_000,
-            "items": setting_fields.settings_json_schema(Config, own, curve=curve),
+            "items": settings_json_schema(Config, own, curve=curve),
         },
         command=text,
         machine=text,
@@ -230,7 +231,7 @@ def training_result_schema() -> dict[str, Any]:
 
 def configs_from_json(data: dict[str, Any]) -> list[Config]:
     """Return the settings of the runs in a ``result.json``."""
-    own = setting_fields.per_run_settings(Config)
+    own = per_run_settings(Config)
     return [Config.from_json(data["config"] | {k: run[k] for k in own}) for run in data["runs"]]
 
 

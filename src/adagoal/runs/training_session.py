@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from adagoal import goal_rules
-from adagoal.core.argument_checks import check_folder_path, check_integer, check_number
+from adagoal.core.argument_checks import check_folder_path, check_integer
 from adagoal.core.errors import InputError, Status
 from adagoal.core.file_io import FileContents, arrays_content
-from adagoal.deep import setting_fields, training_checkpoint
+from adagoal.deep import training_checkpoint
 from adagoal.deep.config import Config
 from adagoal.deep.goal_envs import EnvSource, SetGoalFunction
 from adagoal.deep.training import Training, TrainingObserver
@@ -30,6 +30,9 @@ from adagoal.runs.job import JobMonitor, SaveFiles, run_job
 from adagoal.runs.run_folder import RunFolder, open_locked_folder
 from adagoal.runs.train_result import TrainResult
 from adagoal.runs.training_observers import TensorBoardObserver
+from adagoal.settings.exploration import ExecutionOptions
+from adagoal.settings.fields import check_arguments, declared_settings
+from adagoal.settings.training import TrainingOptions
 
 CHECKPOINT_FILE = "checkpoint.npz"
 
@@ -46,12 +49,11 @@ class TrainingLimits:
     tensorboard: str | Path | None = None
 
     def __post_init__(self) -> None:
-        check_integer("workers", self.workers, 0, 1024)
-        check_number("minutes", self.minutes, 0.0, math.inf, closed="(]")
+        check_arguments(
+            TrainingOptions, workers=self.workers, minutes=self.minutes, checkpoint_every=self.checkpoint_every
+        )
+        check_arguments(ExecutionOptions, step_timeout=self.step_timeout)
         check_integer("pause", self.pause, 0, 10**12)
-        check_integer("checkpoint_every", self.checkpoint_every, 0, 10**9)
-        if self.step_timeout is not None:
-            check_number("step_timeout", self.step_timeout, 0, 1e6, closed="(]")
         if self.tensorboard is not None:  # absolute, because the environment may change the current folder
             object.__setattr__(self, "tensorboard", check_folder_path("tensorboard", self.tensorboard))
 
@@ -216,7 +218,7 @@ def restore_training(
         return Training(configs, limits.workers, (arrays, facts), source, rule)
     except ValueError as error:
         # A wrong setting that the caller could not give is an error of the file.
-        of_folder = {"configs", *setting_fields.declared_settings(Config)} - {"env", "goal_rule", "steps"}
+        of_folder = {"configs", *declared_settings(Config)} - {"env", "goal_rule", "steps"}
         if isinstance(error, InputError) and error.name not in of_folder:
             raise
         raise InputError(f"{path}: damaged or not readable ({error})") from None

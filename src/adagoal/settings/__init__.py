@@ -1,0 +1,1 @@
+"""Settings of explorations, training runs and certifications, each declared once."""

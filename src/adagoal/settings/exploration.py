@@ -1,0 +1,166 @@
+"""Arguments of an exploration: the settings that its result stores, and where and how it is executed.
+
+This module imports nothing heavy, because ``adagoal explore --help`` reads it.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from adagoal.core.errors import InputError
+from adagoal.settings.fields import check_field_values, setting_field
+
+UNLIMITED_BUDGET = 2**62
+"""Steps of a run without a budget, and the largest budget: half of what int64 holds, so sums do not overflow."""
+
+
+@dataclass(frozen=True)
+class ExplorationSettings:
+    """Settings of an exploration, as its result stores them: enough to repeat the run."""
+
+    env: str = setting_field(
+        help="A built-in name, a Gymnasium id, module:Id, or a file with a model.",
+        details="Or a Gymnasium environment with discrete actions, a :class:`Model`, a matrix P[s, a, s'], a list of "
+        "sparse matrices (one per action), or an environment of your own class (docs/extending.md).",
+        label="environment",
+    )
+    env_args: dict[str, Any] = setting_field(
+        {}, "Arguments of the environment.", option="--env-arg", label="environment arguments"
+    )
+    method: str = setting_field("certified", "How uncertainty is measured; see docs/methods.md.", metavar="NAME")
+    method_args: dict[str, Any] = setting_field(
+        {}, "Arguments of the method.", option="--method-arg", label="method arguments"
+    )
+    goal_rule: str = setting_field(
+        "adagoal",
+        "Which goal to try next: a name, name:key=value, or FILE.py:FUNCTION.",
+        "Or a function of :class:`adagoal.goal_rules.GoalInfo`.",
+        metavar="RULE",
+    )
+    radius: float | str = setting_field(
+        10.0,
+        "L >= 1, in expected steps from the start. auto: double L until the budget is spent. all: until every goal is "
+        "certified, which never happens if a goal is unreachable. auto:F and all:F use another factor.",
+        low=1,
+        high=1e9,
+        text_form="auto, all, auto:F, all:F (factor F in (1, 100])",
+        metavar="L|auto|all",
+    )
+    epsilon: float = setting_field(1.0, "Accuracy in steps, > 0.", low=1e-9, high=1e9)
+    delta: float = setting_field(
+        0.1, "Probability that the answer is wrong, in (0, 1).", low=1e-300, high=1, closed="[)"
+    )
+    seed: int = setting_field(0, "Random seed.", low=0, high=2**128 - 1)
+    budget: int | None = setting_field(
+        None,
+        "Stop after this many steps; the run can be resumed.",
+        "Resets count as steps.",
+        default_text="no limit",
+        low=1,
+        high=UNLIMITED_BUDGET,
+        metavar="STEPS",
+    )
+    goal_space: tuple[int, ...] | None = None  # goals that are states; None: all states, or `goal_sets`
+    goal_sets: dict[str, Any] | None = None  # the description of other goals, see settings/goal_spec.py
+    start_seed: int | str | None = setting_field(
+        None,
+        "Draw the start state with this seed at every reset.",
+        'In a result, "random" stands for start="random".',
+        low=0,
+        high=2**128 - 1,
+        choices=("random",),
+        metavar="INTEGER",
+    )
+    max_states: int | None = setting_field(
+        None,
+        "Bound on the number of states, if the environment does not declare one.",
+        "Above the number of integer observations, an observation that ends the episode is a state of its own.",
+        low=2,
+        high=2**62,
+        label="bound on states",
+    )
+    workers: int = setting_field(
+        1,
+        "Play this many copies of ENV at once, in processes.",
+        "The environment must be given by its name; a Gymnasium vector environment has one worker for each of its "
+        "environments. The result depends on the seed and on the number of workers. A script needs the guard ``if "
+        '__name__ == "__main__":`` around the call, because every worker imports it.',
+        low=1,
+        high=256,  # each worker is a Python process of about 150 MB, plus the environment
+    )
+
+    def __post_init__(self) -> None:
+        budget: Any = self.budget
+        if isinstance(budget, float) and budget.is_integer():
+            object.__setattr__(self, "budget", int(budget))  # 1e6 is a whole number too
+        check_field_values(self)
+        if isinstance(self.radius, str):
+            radius_growth_factor(self.radius)
+            if self.radius.startswith("auto") and self.budget is None:
+                raise InputError("auto needs a budget, the number of steps after which L stops growing", "radius")
+
+    @property
+    def has_growing_radius(self) -> bool:
+        """Whether L grows during the run (auto or all)."""
+        return isinstance(self.radius, str)
+
+
+def radius_growth_factor(radius: str) -> float:
+    """Return the factor by which L grows: 2 for "auto" and "all", F for "auto:F" and "all:F"."""
+    name, _, factor = radius.partition(":")
+    try:
+        value = float(factor or 2)
+    except ValueError:
+        value = math.nan
+    if name not in ("auto", "all") or not 1 < value <= 100:
+        text = "must be a number >= 1 or auto, all, auto:F, all:F (factor F in (1, 100])"
+        raise InputError(f"{text}, got {radius!r}", "radius")
+    return value
+
+
+@dataclass(frozen=True)
+class ExecutionOptions:
+    """Where and how a run is executed. These arguments change no number of the result, which does not store them."""
+
+    step_timeout: float | None = setting_field(
+        None,
+        "Step the environment in a separate process; end the run if a step takes longer.",
+        "In seconds.",
+        default_text="wait",
+        low=0,
+        high=1e6,
+        closed="(]",
+        metavar="SECONDS",
+    )
+    engine: str = setting_field(
+        "local",
+        "Where the workers run: local (processes on this machine) or ray (a Ray cluster, extra ray).",
+        choices=("local", "ray"),
+        metavar="local|ray",
+    )
+    address: str | None = setting_field(
+        None, "Address of a Ray cluster.", default_text="start one on this machine", metavar="HOST:PORT"
+    )
+    out: Path | None = setting_field(
+        None, "Folder of the run.", "It holds checkpoints and the result; :func:`resume` continues a killed run."
+    )
+    overwrite: bool = setting_field(
+        False, "Replace the run in the folder.", "The first checkpoint of the new run deletes the old run."
+    )
+    record: bool = setting_field(
+        False, "Save every step in the folder, 10 bytes each (transitions.npz).", "See :func:`transitions`."
+    )
+
+
+@dataclass(frozen=True)
+class ComparisonOptions:
+    """How many runs a comparison or an experiment makes, and how many of them at a time."""
+
+    seeds: int = setting_field(5, "Number of seeds.", low=1, high=10_000)
+    seed: int = setting_field(0, "The first seed.", low=0, high=2**64)
+    jobs: int | None = setting_field(
+        None, "Number of parallel runs.", default_text="one per core; ray: all cores", low=1, high=1024
+    )

@@ -1,0 +1,199 @@
+"""Declare a setting once, as a field of a dataclass with its type, default, help text and range.
+
+    @dataclass(frozen=True)
+    class Config:
+        gamma: float = setting_field(0.98, "Discount.", low=0.5, high=0.9999)
+
+The check of a value, the command-line option, the JSON schema, the line of the report and the entry of the docstring
+follow from this declaration. Fields without :func:`setting_field` are internal: nothing is derived from them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import math
+import textwrap
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import NoneType
+from typing import Any, TypeVar, get_args, get_type_hints
+
+from adagoal.core.argument_checks import (
+    format_given_value,
+    format_integer_range,
+    format_range,
+    is_in_range,
+    to_python_scalar,
+)
+from adagoal.core.errors import InputError
+from adagoal.core.file_formats import object_schema
+
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+_INTEGERS = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class SettingInfo:
+    """The declaration of one setting."""
+
+    name: str
+    kinds: tuple[Any, ...]  # accepted types: bool, int, float, str, dict, Path, tuple[int, ...], NoneType
+    default: Any
+    help: str  # one or two sentences, for --help, docstrings and schemas
+    details: str = ""  # more sentences, for docstrings only
+    low: float = -math.inf  # range of a number, or of every entry of a tuple
+    high: float = math.inf
+    closed: str = "[]"  # which ends belong to the range: "[]", "(]", "[)" or "()"
+    choices: Collection[str] = ()
+    text_form: str = ""  # in messages: the texts that are accepted, if `choices` cannot list them
+    per_run: bool = False  # whether runs that share a compiled program may differ in it
+    option: str = ""  # the command-line option, if it is not --name
+    metavar: str = ""  # what --help shows for the value
+    default_text: str = ""  # what --help shows as the default, if it is not `default`
+    label: str = ""  # name of its line in the report, if it is not the name of the setting
+
+
+def setting_field(default: Any = dataclasses.MISSING, help: str = "", details: str = "", **declared: Any) -> Any:
+    """Declare a dataclass field; ``declared`` are fields of :class:`SettingInfo`."""
+    metadata = {"help": help, "details": details, **declared}
+    if isinstance(default, dict):
+        return dataclasses.field(default_factory=default.copy, metadata=metadata)
+    return dataclasses.field(default=default, metadata=metadata)
+
+
+def declared_settings(cls: type[Any]) -> dict[str, SettingInfo]:
+    """Return the declared settings of a dataclass, in their order."""
+    annotations = get_type_hints(cls)
+    return {
+        f.name: SettingInfo(
+            f.name,
+            _accepted_types(annotations[f.name]),
+            f.default if f.default_factory is dataclasses.MISSING else f.default_factory(),
+            **f.metadata,
+        )
+        for f in dataclasses.fields(cls)
+        if f.metadata
+    }
+
+
+def _accepted_types(annotation: Any) -> tuple[Any, ...]:
+    if annotation == _INTEGERS:
+        return (annotation,)
+    if getattr(annotation, "__origin__", None) is dict:
+        return (dict,)
+    return get_args(annotation) or (annotation,)
+
+
+def per_run_settings(cls: type[Any]) -> set[str]:
+    """Return the names of the settings in which runs of one compiled program may differ."""
+    return {name for name, info in declared_settings(cls).items() if info.per_run}
+
+
+def check_value(info: SettingInfo, value: Any) -> Any:
+    """Return the value, with NumPy scalars as Python numbers; raise an :class:`InputError` if it is not accepted."""
+    plain = tuple(map(to_python_scalar, value)) if isinstance(value, tuple) else to_python_scalar(value)
+    if not any(_is_accepted(info, kind, plain) for kind in info.kinds):
+        raise InputError(f"must be {_describe_accepted(info)}, got {format_given_value(value)}", info.name)
+    return plain
+
+
+def check_arguments(cls: type[Any], **values: Any) -> None:
+    """Check arguments of a function against the settings of these names in ``cls``."""
+    for name, value in values.items():
+        check_value(declared_settings(cls)[name], value)
+
+
+def check_field_values(settings: Any) -> None:
+    """Check every declared field of a frozen dataclass; call it in ``__post_init__``."""
+    for name, info in declared_settings(type(settings)).items():
+        # a NumPy scalar is replaced by a Python number, because the settings are written as JSON
+        object.__setattr__(settings, name, check_value(info, getattr(settings, name)))
+
+
+def settings_json_schema(cls: type[Any], names: Collection[str], **more: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the JSON schema of an object with these settings and the entries ``more``."""
+    declared = {name: json_rule(info) for name, info in declared_settings(cls).items() if name in names}
+    return object_schema(**{**declared, **more})
+
+
+def json_rule(info: SettingInfo) -> dict[str, Any]:
+    """Return the JSON schema of one setting."""
+    rule: dict[str, Any] = {"description": info.help}
+    if info.kinds == (_INTEGERS,):
+        # the limit keeps a forged file from describing a network that fills the memory
+        items = {"type": "integer"} | _json_range(info)
+        return rule | {"type": "array", "minItems": 1, "maxItems": 1000, "items": items}
+    names = {bool: "boolean", int: "integer", float: "number", str: "string", dict: "object", NoneType: "null"}
+    types = [names[kind] for kind in info.kinds]
+    rule["type"] = types[0] if len(types) == 1 else types
+    if info.choices and types == ["string"]:
+        return rule | {"enum": list(info.choices)}
+    if str in info.kinds:
+        rule["maxLength"] = max(map(len, info.choices)) if info.choices else 10_000
+    return rule | _json_range(info)
+
+
+def _json_range(info: SettingInfo) -> dict[str, float]:
+    low = "minimum" if info.closed[0] == "[" else "exclusiveMinimum"
+    high = "maximum" if info.closed[1] == "]" else "exclusiveMaximum"
+    return {key: bound for key, bound in ((low, info.low), (high, info.high)) if math.isfinite(bound)}
+
+
+def _is_accepted(info: SettingInfo, kind: Any, value: Any) -> bool:
+    if kind is str:
+        return isinstance(value, str) and (not info.choices or value in info.choices)
+    if kind in (int, float):
+        number = isinstance(value, int if kind is int else int | float) and not isinstance(value, bool)
+        return number and is_in_range(value, info.low, info.high, info.closed)
+    if kind is dict:
+        return isinstance(value, Mapping) and all(isinstance(key, str) for key in value)
+    if kind is Path:
+        return isinstance(value, str | Path)
+    if kind == _INTEGERS:
+        return isinstance(value, tuple) and len(value) > 0 and all(_is_accepted(info, int, entry) for entry in value)
+    return isinstance(value, kind)
+
+
+def _describe_accepted(info: SettingInfo) -> str:
+    """Say what a value may be; None is left out, because it means "not given"."""
+    texts = {
+        bool: "True or False",
+        int: f"a whole number in {format_integer_range(info.low, info.high)}",
+        float: f"a number in {format_range(info.low, info.high, info.closed)}",
+        str: info.text_form or ("one of " if len(info.choices) > 1 else "") + ", ".join(info.choices) or "text",
+        dict: "a dictionary of named values",
+        Path: "a path",
+        _INTEGERS: f"a tuple of one or more whole numbers in {format_integer_range(info.low, info.high)}",
+    }
+    return " or ".join(texts[kind] for kind in info.kinds if kind is not NoneType)
+
+
+def describe_settings(settings: Any) -> dict[str, str]:
+    """Return the lines of a report: label and value of every declared setting."""
+    lines = {}
+    for name, info in declared_settings(type(settings)).items():
+        value = getattr(settings, name)
+        if isinstance(value, Mapping):
+            value = ", ".join(f"{key}={entry}" for key, entry in value.items())
+        lines[info.label or name.replace("_", " ")] = "none" if value in (None, "") else str(value)
+    return lines
+
+
+def document_settings(*classes: type[Any]) -> Callable[[_Function], _Function]:
+    """Append the help of the settings that a function takes as parameters to its docstring."""
+    declared = {name: info for cls in classes for name, info in declared_settings(cls).items()}
+
+    def add_parameters(function: _Function) -> _Function:
+        lines = ["", "    Other Parameters", "    ----------------"]
+        for name in inspect.signature(function).parameters:
+            if name in declared:
+                info = declared[name]
+                default = f"Default: {info.default_text}." if info.default_text else ""
+                text = " ".join(part for part in (info.help, info.details, default) if part)
+                lines += textwrap.wrap(f"{name}: {text}", 115, initial_indent="    ", subsequent_indent="        ")
+        function.__doc__ = "\n".join([(function.__doc__ or "").rstrip(), *lines, "    "])
+        return function
+
+    return add_parameters

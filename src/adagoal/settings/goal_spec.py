@@ -1,0 +1,228 @@
+"""Goals of an exploration: from the argument ``goals`` to settings, and from settings to a goal space.
+
+States are stored as ``goal_space``. Other goals are stored as ``goal_sets``, a description with exactly one entry:
+
+    labels      names of states or of sets of states, and numbers of states
+    sets        names with lists of states
+    keys        entries of the observation; states that agree in them are one goal
+    file        FILE.py:NAME, a function of observations, or named predicates
+    function    name of a function of observations in the caller's program
+    predicates  names of predicates in the caller's program
+
+The first three are data, so a run with them can be resumed without further arguments. The last three are code, which
+the caller must give again; a file that only the folder names runs only if the caller trusts the folder.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NamedTuple, cast
+
+import numpy as np
+
+from adagoal.core.argument_checks import format_given_value
+from adagoal.core.environment import TabularEnv
+from adagoal.core.errors import InputError
+from adagoal.core.goal_space import (
+    GoalLabeler,
+    GoalSpace,
+    NameLabeler,
+    PredicateLabeler,
+    StoredLabeler,
+    ValueLabeler,
+    make_entry_selector,
+)
+from adagoal.core.types import Longs
+from adagoal.core.user_code import is_file_spec, load_from_file
+from adagoal.settings.exploration import ExplorationSettings
+
+GoalCode = Callable[[Any], Any] | Mapping[str, Any] | StoredLabeler
+"""A function of observations, named predicates, or the goals that a checkpoint stores."""
+GoalsArgument = Iterable[int | str] | str | GoalCode
+"""Values of the argument ``goals``."""
+
+
+class GoalSpec(NamedTuple):
+    """Goals as settings store them, and the code that settings cannot store."""
+
+    states: tuple[int, ...] | None = None
+    description: dict[str, Any] | None = None
+    code: GoalCode | None = None
+
+
+def parse_goals(goals: GoalsArgument | None) -> GoalSpec:
+    """Convert the argument ``goals``."""
+    if goals is None:
+        return GoalSpec()
+    if isinstance(goals, str) and is_file_spec(goals):
+        return GoalSpec(description={"file": goals}, code=_check_goal_code(load_from_file(goals, "goals")))
+    if isinstance(goals, str) and goals.startswith("keys:"):
+        keys = [int(key) if key.isdigit() else key for key in goals.removeprefix("keys:").split(",")]
+        return GoalSpec(description={"keys": keys})
+    if isinstance(goals, Mapping):
+        if all(not callable(value) for value in goals.values()):
+            PredicateLabeler(goals)  # checks the lists
+            return GoalSpec(description={"sets": {name: sorted(map(int, states)) for name, states in goals.items()}})
+        return GoalSpec(description={"predicates": list(map(str, goals))}, code=goals)
+    if callable(goals):
+        return GoalSpec(description={"function": getattr(goals, "__name__", "custom")}, code=goals)
+    return _parse_goal_list([goals] if isinstance(goals, str) else goals)
+
+
+def _parse_goal_list(goals: Iterable[Any]) -> GoalSpec:
+    try:
+        items = [item.item() if isinstance(item, np.generic) else item for item in goals]
+    except TypeError:
+        text = f"must be states, labels, a function of observations, or named predicates, got {goals!r}"
+        raise InputError(text, "goals") from None
+    if not all(isinstance(item, str | int) and not isinstance(item, bool) for item in items):
+        raise InputError(f"must be states (whole numbers) or labels (text), got {items!r}", "goals")
+    if any(isinstance(item, str) for item in items):
+        return GoalSpec(description={"labels": items})
+    return GoalSpec(states=tuple(items))
+
+
+def to_goals_argument(setting: ExplorationSettings) -> GoalsArgument | None:
+    """Convert stored goals to the argument ``goals``, unless they are code of another program."""
+    if setting.goal_sets is None:
+        return setting.goal_space
+    ((kind, value),) = setting.goal_sets.items()
+    return f"keys:{','.join(map(str, value))}" if kind == "keys" else cast(GoalsArgument, value)
+
+
+def resolve_goals_on_resume(setting: ExplorationSettings, goals: GoalsArgument | None, trust: bool) -> GoalCode | None:
+    """Return the code of the goals of a resumed run; run a file that only the folder names only if ``trust``."""
+    description = setting.goal_sets or {}
+    if description:
+        check_goal_description(description)
+    if goals is not None:
+        spec = parse_goals(goals)
+        # code cannot be compared, so any code may replace the code of the run
+        both_code = {*description, *(spec.description or {})} <= {"file", "function", "predicates"}
+        same = spec.description == description or both_code
+        if not same or (description and spec.description is None):
+            raise InputError(f"must be the goals of the run, {description}", "goals")
+        if not description and spec.states != setting.goal_space:
+            raise InputError(f"must be the goals of the run, {setting.goal_space or 'all states'}", "goals")
+        return spec.code
+    if "file" in description:
+        if not trust:
+            text = f"the run uses goals from {description['file']!r}, a file to execute; give the goals again, or"
+            raise InputError(f"{text} trust the folder", "goals")
+        return _check_goal_code(load_from_file(description["file"], "goals"))
+    if "function" in description or "predicates" in description:
+        raise InputError("the goals of the run are functions of the program that started it; give them again", "goals")
+    return None
+
+
+def check_goal_description(description: Mapping[str, Any]) -> None:
+    """Refuse a description of another form than this module documents: it may come from a forged folder."""
+    forms: dict[str, Callable[[Any], bool]] = {
+        "labels": _is_list_of(int | str),
+        "sets": lambda value: isinstance(value, dict) and bool(value) and all(map(_is_list_of(int), value.values())),
+        "keys": _is_list_of(int | str),
+        "file": lambda value: isinstance(value, str) and is_file_spec(value),
+        "function": lambda value: isinstance(value, str),
+        "predicates": _is_list_of(str),
+    }
+    if len(description) != 1 or not all(name in forms and forms[name](value) for name, value in description.items()):
+        text = f"unknown description {format_given_value(description)}; expected exactly one of {', '.join(forms)}"
+        raise InputError(text, "goals")
+
+
+def _is_list_of(kind: Any) -> Callable[[Any], bool]:
+    return lambda value: isinstance(value, list | tuple) and bool(value) and all(isinstance(x, kind) for x in value)
+
+
+def build_goal_space(setting: ExplorationSettings, env: TabularEnv, code: GoalCode | None) -> GoalSpace:
+    """Return the goals of a run, with the states of the environment that are known at its start."""
+    n_states, bound = env.initial_states, env.state_bound
+    if n_states < bound and str(setting.radius).startswith("all"):
+        text = 'the states of this environment are numbered as they are found; use "auto" with a budget, not "all"'
+        raise InputError(text, "radius")
+    if setting.goal_sets is None:
+        return GoalSpace.from_states(n_states, bound, _check_goal_states(setting.goal_space, env))
+    check_goal_description(setting.goal_sets)
+    labeler = _make_goal_labeler(setting.goal_sets, env, code)
+    if not hasattr(env, "assign_states_to_goals"):
+        raise InputError(f"{env.name} does not say what is observed in its states; give states as goals", "goals")
+    goals = GoalSpace.from_labeler(labeler, n_states, bound)
+    all_states_known = env.assign_states_to_goals(goals)
+    if isinstance(labeler, StoredLabeler):
+        goals.mark_as_stored(all_states_known)
+        return goals
+    if not all_states_known:
+        return goals
+    empty = _check_labels_exist(goals, env) if isinstance(labeler, NameLabeler) else goals.finalize_members()
+    for name in empty:
+        env.add_warning(f"no state belongs to the goal {name}")
+    # labels that name one state each become states, so that goals keep the numbers of their states
+    if (
+        isinstance(labeler, NameLabeler)
+        and labeler.names_single_states
+        and all(goals.states_of_goal(g).sum() == 1 for g in goals.goal_numbers)
+    ):
+        return GoalSpace.from_states(n_states, bound, np.unique(np.nonzero(goals.goals_of_states >= 0)[0]))
+    return goals
+
+
+def _make_goal_labeler(description: Mapping[str, Any], env: TabularEnv, code: GoalCode | None) -> GoalLabeler:
+    if "keys" in description:
+        return ValueLabeler(make_entry_selector(description["keys"]))
+    if "labels" in description:
+        if env.initial_states < env.state_bound and any(isinstance(item, int) for item in description["labels"]):
+            raise InputError(_unnumbered_states_message("numbers"), "goals")
+        return NameLabeler(description["labels"], _named_sets(env))
+    if "sets" in description:
+        _check_goal_states([state for states in description["sets"].values() for state in states], env)
+        return PredicateLabeler(description["sets"])
+    assert code is not None
+    if isinstance(code, StoredLabeler):
+        return code
+    return PredicateLabeler(code) if isinstance(code, Mapping) else ValueLabeler(code)
+
+
+def _named_sets(env: TabularEnv) -> Mapping[str, Any]:
+    """Return the named sets of states of a known model; other environments have none."""
+    mdp = getattr(env, "mdp", None)
+    return mdp.sets if mdp is not None else {}
+
+
+def _check_labels_exist(goals: GoalSpace, env: TabularEnv) -> list[str]:
+    """Refuse a label without a state and suggest similar labels; return the names of goals without a state."""
+    for number, name in enumerate(goals.names or []):
+        if not goals.states_of_goal(number).any():
+            known = [*_named_sets(env), *env.labels]
+            similar = difflib.get_close_matches(name, known, n=3, cutoff=0.4) or known[:3]
+            hint = f"there are {', '.join(map(repr, similar))}" if similar else "its states have no labels"
+            raise InputError(f"{env.name} has no state and no set of states called {name!r}; {hint}", "goals")
+    return goals.finalize_members()
+
+
+def _check_goal_states(goals: Iterable[Any] | None, env: TabularEnv) -> Longs | None:
+    if goals is None:
+        return None
+    if env.initial_states < env.state_bound:
+        raise InputError(_unnumbered_states_message("states"), "goals")
+    numbers = list(goals)
+    whole = all(isinstance(g, int) and not isinstance(g, bool) and abs(g) < 2**62 for g in numbers)
+    states = np.unique(np.asarray(numbers if whole else [], np.int64))
+    if len(states) == 0 or states.min() < 0 or states.max() >= env.state_bound:
+        shown = ", ".join(map(format_given_value, numbers[:3])) + (", ..." if len(numbers) > 3 else "")
+        text = f"must be one or more states in 0..{env.state_bound - 1}, got {shown or 'none'}"
+        raise InputError(text, "goals")
+    return states
+
+
+def _unnumbered_states_message(what: str) -> str:
+    return (
+        f"the states of this environment are numbered as they are found, so {what} cannot name goals in advance; "
+        "use labels, a function of observations, or predicates"
+    )
+
+
+def _check_goal_code(code: Any) -> GoalCode:
+    if isinstance(code, Mapping) or callable(code):
+        return cast(GoalCode, code)
+    raise InputError(f"must be a function of observations, or named predicates, got {code!r}", "goals")
