@@ -56,7 +56,11 @@ from adagoal.planning.model_arrays import EmpiricalModel, GoalBlock
 
 
 class CertifiedExplorer(GoalTable):
-    """Certified estimates on shared counts."""
+    """Certified estimates on shared counts.
+
+    ``state_bound`` and ``pairs`` bound the numbers of states and pairs, ``branching`` the successors of a pair.
+    ``confidence`` is the class of the confidence bounds, ``heuristics`` has the tuning numbers.
+    """
 
     name = "certified"
     guarantee = True
