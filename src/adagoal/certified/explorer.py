@@ -56,7 +56,11 @@ from adagoal.planning.model_arrays import EmpiricalModel, GoalBlock
 
 
 class CertifiedExplorer(GoalTable):
-    """Certified estimates on shared counts."""
+    """Certified estimates on shared counts.
+
+    ``state_bound`` and ``pairs`` bound the numbers of states and pairs, ``branching`` the successors of a pair.
+    ``confidence`` is the class of the confidence bounds, ``heuristics`` has the tuning numbers.
+    """
 
     name = "certified"
     guarantee = True
@@ -265,9 +269,8 @@ class CertifiedExplorer(GoalTable):
                 improve_by_neighbours(block, self.goal_state, self.column, order, model, self.cap, least, *bounds)
         sweeps, tolerance = h.max_dual_sweeps if exact else h.max_closed_form_sweeps, h.sweep_tolerance * self.epsilon
         parts = blocks
-        if (
-            exact and self.schedule.splits_plans
-        ):  # one job per goal, because a block would keep one thread busy for long
+        if exact and self.schedule.splits_plans:
+            # one job per goal, because a block would keep one thread busy for long while others have nothing to do
             parts = [block[i : i + 1] for block in blocks for i in range(len(block))]
         for block in parts:
             below = GoalBlock(order, self.block_columns(block), self.cap, exact, sweeps, tolerance)
@@ -302,8 +305,8 @@ class CertifiedExplorer(GoalTable):
         self.D[open_] = np.minimum(deterministic.hop_lower_bounds(graph, column, open_, self.D[open_]), self.cap)
         upper, loss = (a[open_] for a in deterministic.hop_upper_bounds(graph, column, len(self.D)))
         new = goal_table.goal_errors(self.D[open_], upper, np.full(len(open_), np.inf), self.L, np.inf)
-        closes = (new <= self.epsilon) | (new < h.hop_policy_error_share * E[open_])
-        better = (upper <= self.cap - 1.0) & (new < E[open_]) & closes
+        pays = (new <= self.epsilon) | (new < h.hop_policy_error_share * E[open_])
+        better = (upper <= self.cap - 1.0) & (new < E[open_]) & pays
         chosen = open_[better]
         deterministic.write_hop_policies(graph, column, chosen, loss[better], self.returned.T)
         self.upper[chosen], self.gap[chosen] = upper[better], np.inf
