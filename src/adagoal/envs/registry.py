@@ -198,7 +198,7 @@ def is_model_name(name: str) -> bool:
 def _describe_builder(name: str) -> EnvEntry:
     function, fixed = _find_builder(name), dict[str, Any]()
     if isinstance(function, functools.partial):
-        function, fixed = function.func, function.keywords
+        fixed, function = function.keywords, function.func
     parameters = [p for p in inspect.signature(function).parameters.values() if p.name not in fixed]
     arguments = {p.name: "required" if p.default is p.empty else p.default for p in parameters}
     return EnvEntry(name, (inspect.getdoc(function) or "").split("\n")[0], arguments)
