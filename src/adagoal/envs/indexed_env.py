@@ -158,10 +158,14 @@ class IndexedEnv:
 
     def episode_snapshot(self, at_virtual_start: bool, state_unknown: bool) -> dict[str, Any]:
         """Return the state numbers, and the generator and actions from which the current episode can be replayed."""
-        generator = self.backend.generator_state() if at_virtual_start else self._rng_before_reset
+        # Do not ask the backend if the state is unknown: its process may be gone.
+        if state_unknown:
+            generator = {}
+        else:
+            generator = self.backend.generator_state() if at_virtual_start else self._rng_before_reset
         keys = [] if self._states_declared else [observation_keys.key_to_json(key) for key in self.state_numbers]
         return {
-            "generator": {} if state_unknown else generator,
+            "generator": generator,
             "actions": None if at_virtual_start or state_unknown else list(self.actions_since_reset),
             "states": keys,
             "labels": [] if self._states_declared else list(self.labels),

@@ -191,7 +191,12 @@ def is_model_name(name: str) -> bool:
 
 
 def _describe_builder(name: str) -> EnvEntry:
-    return EnvEntry(name, (inspect.getdoc(_unwrap_partial(name)) or "").split("\n")[0], _builder_arguments(name))
+    function, fixed = _find_builder(name), dict[str, Any]()
+    if isinstance(function, functools.partial):
+        fixed, function = function.keywords, function.func
+    parameters = [p for p in inspect.signature(function).parameters.values() if p.name not in fixed]
+    arguments = {p.name: "required" if p.default is p.empty else p.default for p in parameters}
+    return EnvEntry(name, (inspect.getdoc(function) or "").split("\n")[0], arguments)
 
 
 def _find_builder(name: str) -> Callable[..., TabularMDP]:
@@ -201,21 +206,8 @@ def _find_builder(name: str) -> Callable[..., TabularMDP]:
     return builder
 
 
-def _unwrap_partial(name: str) -> Callable[..., TabularMDP]:
-    builder = _find_builder(name)
-    return builder.func if isinstance(builder, functools.partial) else builder
-
-
-def _builder_arguments(name: str) -> dict[str, Any]:
-    """Return the arguments of a known model with their defaults."""
-    builder = _find_builder(name)
-    fixed = builder.keywords if isinstance(builder, functools.partial) else {}
-    parameters = inspect.signature(_unwrap_partial(name)).parameters.values()
-    return {p.name: "required" if p.default is p.empty else p.default for p in parameters if p.name not in fixed}
-
-
 def _build_named_model(name: str, arguments: Mapping[str, Any]) -> TabularMDP:
-    accepted = _builder_arguments(name)
+    accepted = _describe_builder(name).arguments
     _check_argument_names(name, arguments, accepted)
     for argument, default in accepted.items():
         if default == "required" and argument not in arguments:
@@ -290,7 +282,7 @@ def _convert_package_errors(env: str, arguments: Mapping[str, Any]) -> Iterator[
             raise InputError(f"{env} needs a package that is not installed ({error})", "env") from None
         except (KeyboardInterrupt, InputError):
             raise
-        except BaseException as error:
+        except BaseException as error:  # some packages call sys.exit, for example without a licence
             values = ", ".join(f"{key}={value}" for key, value in arguments.items())
             text = f"{env} cannot be made{f' with {values}' if values else ''} ({describe_exception(error)})"
             raise EnvironmentFailure(text, "env_args" if values else "env") from error
