@@ -111,7 +111,7 @@ def test_overwrite_replaces_the_old_run_with_the_first_checkpoint_of_the_new_one
     folder = shutil.copytree(runs["auto"], tmp_path / "run")
     before = content(folder)
     with monkeypatch.context() as patch:
-        patch.setattr(JobMonitor, "save_checkpoint", lambda *_: (_ for _ in ()).throw(SystemExit))
+        patch.setattr(JobMonitor, "save_checkpoint", lambda *_, **__: (_ for _ in ()).throw(SystemExit))
         with pytest.raises(SystemExit):
             adagoal.explore("chain", 3, out=folder, overwrite=True)
     assert content(folder) == before
@@ -134,7 +134,7 @@ def test_python_does_not_lose_another_run_either(runs: dict[str, Path]) -> None:
 
 
 def test_ctrl_c_during_the_start_leaves_no_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupt(*_: Any) -> None:
+    def interrupt(*_: Any, **__: Any) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr(JobMonitor, "save_checkpoint", interrupt)

@@ -136,6 +136,17 @@ def test_a_run_that_can_never_be_saved_ends_at_its_first_save(
     assert not (tmp_path / "run").exists()
 
 
+def test_a_folder_that_cannot_be_written_is_noticed_at_once_also_on_resuming(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run(tmp_path, Counting(), observe=lambda count: False)
+    refuse_writes(monkeypatch, ("checkpoint.npz",))
+    job = Counting()
+    with pytest.raises(InputError, match=r"No space left on device\)$"):
+        run(tmp_path, job)
+    assert (job.count, saved(tmp_path)[0]) == (0, [1, 0])
+
+
 def test_a_run_goes_on_where_a_later_save_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     job = Counting(lambda: refuse_writes(monkeypatch, ("checkpoint.npz",)))
     says = r"; the count is in .*; .* holds an earlier checkpoint, from which the run can go on$"

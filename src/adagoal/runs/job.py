@@ -95,8 +95,8 @@ class JobMonitor:
             self.save_checkpoint()
         return proceed
 
-    def save_checkpoint(self, final: bool = False) -> bool:
-        """Save a checkpoint if there is a folder; return False if that failed.
+    def save_checkpoint(self, final: bool = False, required: bool = False) -> bool:
+        """Save a checkpoint if there is a folder; return False if that failed, or raise if it is ``required``.
 
         ``final`` is the checkpoint before the last work of a run (a plan, a test), which changes the state in a way
         that a resumed run must not see. It stays the last checkpoint.
@@ -108,7 +108,7 @@ class JobMonitor:
         except InputError as error:
             # A run that could never be saved should end early. Later failures cost less: a full disk may have room
             # again, and the steps so far may have taken hours.
-            if not self._folder.has_saved_files and not final:
+            if required or not (self._folder.has_saved_files or final):
                 self._first_save_failed = True
                 raise
             warnings.warn(f"{error}; the run goes on, and tries again later", FolderWarning, stacklevel=2)
@@ -141,7 +141,7 @@ def run_job(
     with stop_on_signals(None if folder is None else folder.path, at_once=job.interrupt_anywhere) as stop:
         monitor = JobMonitor(job, folder, observe, stop, minutes)
         if job.saves_at_start:
-            monitor.save_checkpoint()
+            monitor.save_checkpoint(required=True)
         try:
             status = job.execute(monitor)
             if monitor.is_out_of_time:
