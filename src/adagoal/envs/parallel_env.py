@@ -169,7 +169,7 @@ class ParallelEnv(MonitoredEnv):
         return self._workers.call_workers(calls, self._handle_failure)
 
     def _handle_failure(self, i: int, error: BaseException) -> None:
-        # A kill from outside is assumed not to depend on what the round met, so losing the round does not bias the data.
+        # A kill from outside is assumed not to depend on what the round met, so its loss does not bias the data.
         # A failure may depend on the transition that is lost with it, so it voids the run if the run goes on.
         if isinstance(error, WorkerKilled) and self._consecutive_kills < MAX_CONSECUTIVE_KILLS:
             self.add_warning(f"{error.reason}; a round of worker {i} was discarded, and it continued from a reset")
