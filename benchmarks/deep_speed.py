@@ -254,7 +254,7 @@ def sb3(options: argparse.Namespace) -> dict[str, Any]:
         device="cpu",
     )
     model.learn(3 * PER_CYCLE)
-    clock = Clock([worker.process.pid for worker in envs.processes])
+    clock = Clock([p.pid for p in envs.processes])
     before = model.num_timesteps
     model.learn(options.cycles * PER_CYCLE, reset_num_timesteps=False)
     found = clock.read(model.num_timesteps - before)

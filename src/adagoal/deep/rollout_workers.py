@@ -181,7 +181,7 @@ class RolloutWorkers:
             for part in self._slots_of_worker
         ]
         for worker in self.workers:
-            worker.start()
+            worker.start()  # does not wait: the learner compiles while the workers import
 
     def reset(self, cycle: int) -> Singles:
         for worker in self.workers:

@@ -118,7 +118,7 @@ class ParallelEnv(MonitoredEnv):
                 self._pending_failure = error
                 break
             is_over = any(self._workers.state_unknown)
-            for i, record in records.items():
+            for i, record in records.items():  # by index: the order of the answers would not be reproducible
                 is_over |= self._merge_record(i, record, counts, plan.replan_thresholds)
                 outcome.steps += len(record.transitions)
                 outcome.goals += record.episode_log[:, 0].tolist()
@@ -162,6 +162,8 @@ class ParallelEnv(MonitoredEnv):
         return self._workers.call_workers(calls, self._handle_failure)
 
     def _handle_failure(self, i: int, error: BaseException) -> None:
+        # A kill from outside is assumed not to depend on what the round met, so its loss does not bias the data.
+        # A failure may depend on the transition that is lost with it, so it voids the run if the run goes on.
         if isinstance(error, WorkerKilled) and self._consecutive_kills < MAX_CONSECUTIVE_KILLS:
             self.add_warning(f"{error.reason}; a round of worker {i} was discarded, and it continued from a reset")
             return
@@ -174,6 +176,7 @@ class ParallelEnv(MonitoredEnv):
             error = InputError(
                 f"{self.name} has more than {self.state_bound} states; give a larger number", "max_states"
             )
+            # Without numbers for the new states none of its transitions can be counted.
             record = record._replace(transitions=record.transitions[:0], new_states=[], masks={}, mask_conflicts=[])
             record = record._replace(failure=WorkerFailure.from_exception(error))
         numbers = self._final_state_numbers(i, record)
@@ -194,7 +197,7 @@ class ParallelEnv(MonitoredEnv):
             self._workers.state_unknown[i] = True
             self._handle_failure(i, record.failure.to_exception())
         pairs = np.unique(moves[is_step])
-        pairs = pairs[pairs < len(threshold)]
+        pairs = pairs[pairs < len(threshold)]  # states newer than the plan have no threshold
         return found_new_state or record.failure is not None or bool((counts.n[pairs] >= threshold[pairs]).any())
 
     def _final_state_numbers(self, i: int, record: RolloutRecord) -> Longs:

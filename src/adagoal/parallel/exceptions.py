@@ -94,7 +94,7 @@ def call_or_capture(function: Callable[..., Any], *arguments: Any) -> Any:
     """Return the result of a call, or the :class:`WorkerFailure` if it raises."""
     try:
         return function(*arguments)
-    except Exception as error:
+    except Exception as error:  # not BaseException: SystemExit must end the worker
         return WorkerFailure.from_exception(error)
 
 

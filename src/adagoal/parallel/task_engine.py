@@ -168,7 +168,7 @@ class _LocalTasks:
     def reply(self, handle: WorkerProcess) -> Any:
         try:
             reply = handle.receive_reply()
-        except WorkerDied as error:
+        except WorkerDied as error:  # of this process; one that the task raised is inside the reply, and not retried
             raise TaskInterrupted(error.reason) from None
         if self._fresh_process:
             handle.stop(grace_seconds=None)
