@@ -184,7 +184,7 @@ def test_an_experiment_goes_on_after_an_interrupt(
     assert "interrupted: 2 of 4 runs are saved" in capsys.readouterr().err
     monkeypatch.setattr(experiment_runner, "write_json", measure)
     assert run_experiment(line) == 0
-    assert "2 of 4 runs are there already" in capsys.readouterr().err
+    assert "2 of 4 runs are in the folder already" in capsys.readouterr().err
     left[0] = 0
     monkeypatch.setattr(experiment_runner, "write_json", stop)
     assert run_experiment([*line[:-1], str(tmp_path / "other")]) == 130, "nothing is kept"

@@ -105,7 +105,7 @@ def test_the_report_shows_theta(tmp_path):
     assert (truth <= high + 1e-9).all()
     assert (np.abs(estimate - truth) < 0.2).all()
     page = write_report(result, tmp_path).read_text()
-    assert "The mixture" in page
+    assert "Weights of the linear mixture" in page
     assert "at least" in page
 
 

@@ -187,6 +187,7 @@ def _step_and_record(check: Check, adapter: GymAdapter, backend: EnvBackend, opt
     check.steps, check.states_met, check.ends_met = walk.steps, walk.n_states, walk.n_terminal_states
     check.steps_per_second = walk.steps / max(walk.seconds, 1e-9)
     if walk.failure is not None:
+        # A failure in the first step is an error. Later, a transition is missing from the data of a run.
         (check.void if walk.steps else check.errors).append(str(walk.failure))
         return
     try:

@@ -152,6 +152,7 @@ def _interpolate_errors(runs: Sequence[RunOutcome], floor: float, ceiling: float
     errors = np.full((len(runs), len(steps)), ceiling)
     for i, run in enumerate(runs):
         when, error = np.array([(c[0], np.inf if c[1] is None else c[1]) for c in run["checks"]]).T
+        # geomspace rounds, so the last point of the grid may be just below the last check.
         place = np.searchsorted(when, steps * (1 + 1e-12), side="right") - 1
         errors[i, place >= 0] = np.clip(error[place[place >= 0]], floor, ceiling)
     return steps, errors

@@ -64,6 +64,7 @@ def collect_outcomes(
         display.begin(experiment, [outcome for outcome in outcomes.values() if outcome is not None], len(files))
         for name, measured in engine.map(experiment.measure_run, missing, experiment.task_resources(options)):
             write_json(options.out / name, measured)
+            # Read it back: JSON turns tuples into lists, and new outcomes must look like old ones.
             outcomes[name] = read_json(options.out / name)
             display.add_outcome(name, outcomes[name])
     return [outcomes[experiment.outcome_path(run)] for run in runs]

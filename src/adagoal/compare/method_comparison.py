@@ -67,6 +67,7 @@ def build_settings(
         _require_known_model(env, options.get("env_args", {}))
         world, _ = registry.make_single_env(env, options.get("env_args", {}), None, None)
         for method, arguments in zip(names, methods.apply_constants(constants, choices), strict=True):
+            # A method without goal rules would give the same run for every rule.
             for rule in rules if methods.find_method(method).uses_goal_rule else rules[:1]:
                 choice: dict[str, Any] = {"env": env, "method": method, "method_args": arguments, "goal_rule": rule}
                 runs = [ExplorationSettings(**choice, **options, **common, seed=seed + i) for i in range(seeds)]

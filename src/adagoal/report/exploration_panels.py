@@ -223,7 +223,7 @@ def _goal_arrays(result: Result, goals: Longs) -> Arrays:
     kinds = GoalStanding
     stand = [kinds.OPEN if g in open_goals else kinds.DONE if g in X else kinds.BEYOND for g in goals.tolist()]
     chosen, n_numbers = result.arrays["episode_goals"], _n_goal_numbers(result)
-    reached = result.arrays["episode_reached"] & (chosen >= 0)  # -1: the episode had no goal of its own
+    reached = result.arrays["episode_reached"] & (chosen >= 0)  # -1: the goal was any state without bounds of its own
     return {
         "goal": goals.astype(np.int32),
         "lower": bounds[:, 0].copy(),
@@ -251,7 +251,7 @@ def _moment_arrays(result: Result, goals: Longs) -> Arrays:
         "moment_episodes": episodes.astype(float),
         "moment_chosen": _cumulative_choices(arrays["episode_goals"], episodes, goals, _n_goal_numbers(result)),
     }
-    column = np.full(_n_goal_numbers(result) + 1, -1)  # the last entry is for sets that no state was in yet
+    column = np.full(_n_goal_numbers(result) + 1, -1)  # the last entry: goal sets not found yet
     known = arrays["past_goals"] < len(column)  # a forged checkpoint may name any number
     column[arrays["past_goals"][known]] = np.flatnonzero(known)
     for name, empty in {"past_lower": 0.0, "past_upper": np.inf, "past_stand": 0}.items():
@@ -279,13 +279,14 @@ def _map_arrays(result: Result, metadata: StateMetadata) -> tuple[list[int], Arr
     if metadata.layout is not None:
         place = np.full((states, 2), np.nan, np.float32)
         cells = metadata.layout.cells[:states]
-        inside = cells[:, 0] >= 0
+        inside = cells[:, 0] >= 0  # -1: the state has no cell
         place[: len(cells)][inside] = cells[inside][:, ::-1]
         walls = np.argwhere(metadata.layout.walls)[:, ::-1].astype(np.float32)
         return list(metadata.layout.shape), {"place": place, "walls": walls, "edges": np.zeros((0, 2), np.int32)}
     source, target = _observed_edges(result)
     seen = result.arrays["visits"] > 0
     seen[[state for goal in result.certificates for state in result.members(goal)]] = True
+    # Without a known start, the most visited state is the best guess.
     start = metadata.start if metadata.start is not None else int(result.arrays["visits"].argmax())
     place = layered_positions(start, seen, source, target).astype(np.float32)
     layers = int(np.nanmax(place[:, 0], initial=0)) + 1
@@ -297,6 +298,7 @@ def _observed_edges(result: Result) -> tuple[Longs, Longs]:
     """Return the observed pairs of a state and a different successor, each once, as two arrays [M]."""
     arrays, states = result.arrays, len(result.arrays["visits"])
     source, target = arrays["moves_pair"] // result.reset_action, arrays["moves_to"].astype(np.int64)
+    # One number per pair of states: np.unique is much faster on numbers than on rows.
     both = np.unique((source * states + target)[source != target])
     return both // states, both % states
 
@@ -320,6 +322,7 @@ def _policy_tables(result: Result, goals: Longs) -> Arrays:
     wanted = [place for place, g in enumerate(goals.tolist()) if g in owner]
     room = max(MAX_POLICY_ENTRIES // max(math.prod(tables.shape[1:]), 1), 1)
     upper = {place: result.certificates[int(goals[place])].upper for place in wanted}
+    # The page compares measured steps with the certificate, so goals with an upper bound come first.
     bounded, others = ([p for p in wanted if math.isfinite(upper[p]) == known] for known in (True, False))
     first = _spread_evenly(bounded, room)
     wanted = sorted([*first, *_spread_evenly(others, room - len(first))])

@@ -75,7 +75,7 @@ def serve_report(source: ReportSource, port: int = 0) -> Iterator[str]:
         server = _QuietServer((LOOPBACK_ADDRESS, port), _make_handler(source, token))
     except OSError as error:
         raise InputError(f"{port} cannot be used ({error.strerror})", "port") from None
-    server.daemon_threads = True
+    server.daemon_threads = True  # an open connection must not keep the process alive
     thread = threading.Thread(target=server.serve_forever, args=(0.1,), daemon=True)
     thread.start()
     try:
@@ -115,6 +115,7 @@ def _make_handler(source: ReportSource, token: str) -> type[BaseHTTPRequestHandl
                 return
             given, _, name = url.path.removeprefix("/").partition("/")
             is_own_host = self.headers.get("Host") in (f"{LOOPBACK_ADDRESS}:{port}", f"localhost:{port}")
+            # compare_digest takes the same time for every token, so response times reveal nothing about it.
             if not (is_own_host and secrets.compare_digest(given.encode(), token.encode()) and name in routes):
                 self._send(HTTPStatus.NOT_FOUND, b"not found\n")
                 return
@@ -137,6 +138,7 @@ def _make_handler(source: ReportSource, token: str) -> type[BaseHTTPRequestHandl
 
         def _policy(self, query: dict[str, str]) -> None:
             number = query.get("goal", "")
+            # isdigit alone accepts other scripts, and int() of a very long text takes long.
             if not (number.isascii() and number.isdigit() and len(number) < 12):
                 raise InputError("must be a goal of the run", "goal")
             self._send(HTTPStatus.OK, source.pack_policy(int(number)), "application/octet-stream")

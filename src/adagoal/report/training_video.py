@@ -29,13 +29,14 @@ N_FRAMES = 12
 
 def write_video_strip(record: files.TrainingRecord, env: str | None, trust: bool) -> Path | None:
     """Render ``FOLDER/strip.png``; return None if no renderer works or the environment's code may not be run."""
+    # The child gets our sys.path: a script may have added the folder of its environment.
     code = (
         "import sys; sys.path[:] = sys.argv[2:]; "
         "from adagoal.report import training_video; training_video.render_strip_of_folder()"
     )
     environment = {"MUJOCO_GL": "egl", **os.environ, **safe_imports.safe_path_variables()}
     path = record.path / VIDEO_STRIP_FILE
-    path.unlink(missing_ok=True)
+    path.unlink(missing_ok=True)  # an old strip would show an earlier policy
     try:
         record.env_source(env, trust)
     except InputError:
@@ -45,7 +46,7 @@ def write_video_strip(record: files.TrainingRecord, env: str | None, trust: bool
             [sys.executable, "-c", code, str(record.path), *sys.path],
             env=environment,
             capture_output=True,
-            timeout=120,
+            timeout=120,  # seconds; some renderers hang without a display
             check=False,
         )
     except subprocess.TimeoutExpired:
