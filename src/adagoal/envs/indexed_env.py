@@ -159,9 +159,8 @@ class IndexedEnv:
     def episode_snapshot(self, at_virtual_start: bool, state_unknown: bool) -> dict[str, Any]:
         """Return the state numbers, and the generator and actions from which the current episode can be replayed."""
         # Do not ask the backend if the state is unknown: its process may be gone.
-        if state_unknown:
-            generator = {}
-        else:
+        generator: dict[str, Any] = {}
+        if not state_unknown:
             generator = self.backend.generator_state() if at_virtual_start else self._rng_before_reset
         keys = [] if self._states_declared else [observation_keys.key_to_json(key) for key in self.state_numbers]
         return {
