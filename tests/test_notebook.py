@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 
 import adagoal
+from adagoal.cli.main import run_command_line
 from adagoal.core.errors import Status
 from adagoal.runs import progress_display
 from adagoal.runs.result import Certificate
@@ -161,3 +162,21 @@ def test_a_notebook_gets_the_same_display(
         display(3, 40)
         assert ("3 open cells" in "".join(drawn)) == has_widgets
     capfd.readouterr()
+
+
+def test_a_terminal_shows_lines_that_are_rewritten(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Every kind of run uses the same display; a comparison shows its table."""
+    terminal = functools.partial(progress_display.Console, force_terminal=True, width=120, _environ={})
+    monkeypatch.setattr(progress_display, "Console", terminal)
+    adagoal.explore("chain", 4, progress=True)
+    exploration = capsys.readouterr().err
+    line = ["compare", "chain", "--radius", "4", "--goal-rules", "adagoal", "--seeds", "2", "--jobs", "1"]
+    assert run_command_line([*line, "--budget", "500", "--out", str(tmp_path)]) == 0
+    comparison = capsys.readouterr().err
+    for shown, content in ((exploration, "largest error"), (comparison, "2 of 2 runs"), (comparison, "audit-stop")):
+        assert content in shown
+        assert "\x1b[2K" in shown, "the lines are erased before they are written again, and at the end"
+    assert run_command_line([*line, "--budget", "500", "--out", str(tmp_path), "--quiet"]) == 0
+    assert capsys.readouterr().err == ""

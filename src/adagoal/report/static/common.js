@@ -64,6 +64,7 @@ const plots = {}, parts = {}, drawn = [];
 const part = name => parts[name];
 const fill = (name, data) => { parts[name].data = data; };
 const ZOOM = "pan,box_zoom,wheel_zoom,reset";
+const DASHED = [6], DOTTED = [2, 4];  // the named patterns of Bokeh are hard to tell apart
 const BLUE = "#0072b2", ORANGE = "#d55e00", GREEN = "#009e73", GREY = "#8a8f98";  // Okabe and Ito: safe for colour-blind readers
 const PALETTE = [BLUE, ORANGE, GREEN, "#cc79a7", "#e69f00", "#56b4e9", "#000000"];
 
@@ -86,7 +87,7 @@ function newSource(name, ...columns) {
 
 /* Draw a glyph: a value "@column" stands for a column of the source. */
 function addGlyph(plot, kind, source, options) {
-  const field = value => typeof value === "string" && value[0] === "@" ? {field: value.slice(1)} : value;
+  const field = value => typeof value === "string" && value[0] === "@" ? {field: value.slice(1)} : Array.isArray(value) ? {value} : value;
   const values = Object.entries(options).map(([key, value]) => [key, field(value)]);
   const glyph = plot[kind]({...Object.fromEntries(values), source});
   if (options.name) parts[options.name] = glyph;

@@ -12,7 +12,7 @@ function curveStyle(name) {
 function makeCurvePlot(i, {x, y, log}) {
   const plot = newPlot(`curve${i}`, `curve${i}`, 320, x, y, {tools: ZOOM, log: log ? "xy" : ""});
   const rules = addGlyph(plot, "segment", newSource(`marks${i}`, "x0", "x1", "y", "name"),
-    {x0: "@x0", y0: "@y", x1: "@x1", y1: "@y", line_color: GREY, line_dash: "dashed"});
+    {x0: "@x0", y0: "@y", x1: "@x1", y1: "@y", line_color: GREY, line_dash: DASHED});
   const lines = addGlyph(plot, "multi_line", newSource(`lines${i}`, "xs", "ys", "colour", "width", "alpha", "dash", "name", "seed"),
     {xs: "@xs", ys: "@ys", line_color: "@colour", line_width: "@width", line_alpha: "@alpha", line_dash: "@dash"});
   addHover(plot, [["", "@name, @seed"], [x, "$data_x{0.[000]a}"], [y, "$data_y{0.000}"]], {renderers: [lines]});

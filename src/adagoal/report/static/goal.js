@@ -8,9 +8,9 @@ const point = s => [page.data.place[2 * s], -page.data.place[2 * s + 1]];
   const band = newSource("band", "x", "low", "high");
   addGlyph(interval, "varea", band, {x: "@x", y1: "@low", y2: "@high", fill_color: BLUE, fill_alpha: 0.25});
   addGlyph(interval, "line", band, {x: "@x", y: "@high", line_color: BLUE, line_width: 2});
-  addGlyph(interval, "line", band, {x: "@x", y: "@low", line_color: BLUE, line_width: 2, line_dash: "dashed"});
+  addGlyph(interval, "line", band, {x: "@x", y: "@low", line_color: BLUE, line_width: 2, line_dash: DASHED});
   addLine(interval, "now-shrink", "height", {line_color: ORANGE});
-  addLine(interval, "radius-shrink", "width", {line_color: GREY, line_dash: "dotted", line_width: 1});
+  addLine(interval, "radius-shrink", "width", {line_color: GREY, line_dash: DOTTED, line_width: 1});
   addHover(interval, [["steps", "@x{0,0}"], ["between", "@low{0.00} and @high{0.00}"]], {mode: "vline"});
 
   const tries = newPlot("tries", "tries", 200, "steps of an episode", "episodes");

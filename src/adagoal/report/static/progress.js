@@ -3,7 +3,7 @@
 {
   const error = newPlot("error", "error", 210, "steps", "largest error", {log: "xy"});
   addGlyph(error, "line", newSource("trace-error", "x", "error"), {x: "@x", y: "@error", line_color: BLUE, line_width: 2});
-  addLine(error, "epsilon", "width", {line_color: GREY, line_dash: "dashed", line_width: 1});
+  addLine(error, "epsilon", "width", {line_color: GREY, line_dash: DASHED, line_width: 1});
   addLine(error, "now-error", "height", {line_color: ORANGE});
   addHover(error, [["steps", "@x{0,0}"], ["error", "@error{0.000}"]], {mode: "vline"});
   const open = newPlot("open", "open", 210, "steps", "open goals", {log: "x"});
