@@ -23,13 +23,6 @@ from adagoal.core.types import Actions, Longs
 NO_KNOWN_PATH = 2**62  # hops to a state without a known path
 
 
-def one_column_per_goal(space: GoalSpace) -> tuple[Longs, Longs]:
-    """Return (goals [G], column [N]) of estimates with one column for every goal; -1 for numbers that are no goals."""
-    goals, column = space.goal_numbers, np.full(space.n_goal_numbers, -1)
-    column[goals] = np.arange(len(goals))
-    return goals, column
-
-
 class GoalTable:
     """Bounds and policies of every goal: tables [S, columns] and rows [columns]."""
 
