@@ -59,7 +59,7 @@ def test_a_set_may_be_near_though_each_of_its_states_is_far(method, tmp_path, ca
     assert run_command_line(["play", str(tmp_path), "--goal-label", "middle", "--episodes", "5"]) == 0
     for label, says in {
         "midle": "no goal is called 'midle'",
-        "first": "'first' is number 1, which is not among",
+        "first": "must be one of the 1 goals of the result, got 'first' (goal 1)",
     }.items():
         capsys.readouterr()
         assert run_command_line(["play", str(tmp_path), "--goal-label", label]) == 2

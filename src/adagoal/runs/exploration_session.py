@@ -331,5 +331,5 @@ def _unverified_assumptions(run: ExplorationRun) -> list[str]:
     names = enumerate(run.goal_space.names or ())
     lines = [f"no state of the goal {name} was met" for g, name in names if not (visited == g).any()]
     if run.counts.seen.sum() == run.env.state_bound:
-        lines.append("the certificates rest on your word (max_states) that there are no other states than those met")
+        lines.append("the certificates assume that no other states exist than those met (max_states)")
     return lines
