@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import ast
 import inspect
+import io
 import re
 import textwrap
+import tokenize
 from typing import Any
 
 import click
@@ -35,7 +37,7 @@ def commands() -> str:
 def _command(command: click.Command, context: click.Context, about: str, level: int) -> list[str]:
     usage = " ".join(["adagoal", str(context.info_name), *command.collect_usage_pieces(context)])
     records = [record for p in command.params if (record := p.get_help_record(context)) is not None]
-    rows = [f"| <code>{_cell(left)}</code> | {_cell(right)} |" for left, right in records if left.startswith("--")]
+    rows = [f"| <code>{_cell(left)}</code> | {_cell(right)} |" for left, right in records if left.startswith("-")]
     table = "\n".join(["| option | meaning |", "| --- | --- |", *rows]) if rows else ""
     example = (command.epilog or "").removeprefix("Example: ")
     parts = [
@@ -51,11 +53,29 @@ def _cell(text: str) -> str:
     return " ".join(text.split()).replace("|", "&#124;").replace("*", "\\*").replace("<", "&lt;")
 
 
+TASKS = {
+    "Explore an environment": ("explore", "Result", "Certificate", "Policy"),
+    "Save, load and resume": ("load", "resume", "transitions"),
+    "Check an answer": ("audit", "play", "Trial", "check_env", "Check"),
+    "Show and export": ("show", "Page", "export"),
+    "Train and certify": ("train", "certify", "Certification"),
+    "Bring a model": ("Model", "mixture"),
+    "Handle errors": ("InputError",),
+}
+"""The public names by task, in the order of the page."""
+
+
 def names() -> str:
-    """Every public name with its signature and its docstring."""
-    parts = ["# Python", "What `import adagoal` offers. Everything else may change between versions."]
-    for name in adagoal.__all__:
-        parts += _name(name, getattr(adagoal, name), 2)
+    """Return the page of all public names with their signatures and docstrings, by task."""
+    listed = [name for group in TASKS.values() for name in group]
+    assert sorted(listed) == sorted(adagoal.__all__), "every public name belongs to one task"
+    parts = ["# Python", "Everything that `import adagoal` offers, by task. Other names may change between versions."]
+    rows = [f"| {task} | {', '.join(f'[`{n}`](#{n.lower()})' for n in group)} |" for task, group in TASKS.items()]
+    parts.append("\n".join(["| task | names |", "| --- | --- |", *rows]))
+    for task, group in TASKS.items():
+        parts.append(f"## {task}")
+        for name in group:
+            parts += _name(name, getattr(adagoal, name), 3)
     return "\n\n".join(parts) + "\n"
 
 
@@ -77,16 +97,23 @@ def _name(name: str, found: Any, level: int) -> list[str]:
 
 
 def _fields(found: type) -> str:
-    """The fields of a class with the texts that stand below them, as a list."""
-    (tree,) = ast.parse(textwrap.dedent(inspect.getsource(found))).body
+    """Return the fields of a class as a list, with the string below or the comment behind each of them."""
+    source = textwrap.dedent(inspect.getsource(found))
+    (tree,) = ast.parse(source).body
+    tokens = tokenize.generate_tokens(io.StringIO(source).readline)
+    comments = {token.start[0]: token.string[1:].strip() for token in tokens if token.type == tokenize.COMMENT}
     assert isinstance(tree, ast.ClassDef)
     lines = []
     for node, after in zip(tree.body, [*tree.body[1:], None], strict=True):
         if isinstance(node, ast.AnnAssign) and not ast.unparse(node.target).startswith("_"):
-            text = ast.literal_eval(after.value) if isinstance(after, ast.Expr) else ""
+            text = ast.literal_eval(after.value) if isinstance(after, ast.Expr) else comments.get(node.end_lineno, "")
             told = f": {' '.join(_told(text).split())}" if isinstance(text, str) and text else ""
             lines.append(f"- `{ast.unparse(node.target)}`, `{ast.unparse(node.annotation)}`{told}")
     return "\n".join(lines)
+
+
+def _example_block(match: re.Match[str]) -> str:
+    return f"```pycon\n{re.sub(r'  # doctest: .*', '', match[0])}\n```"
 
 
 def _signature(found: Any) -> str:
@@ -98,8 +125,10 @@ def _signature(found: Any) -> str:
 
 
 def _told(docstring: str | None) -> str:
-    """A docstring as Markdown: roles and double ticks become code, the list of parameters a list."""
+    """Return a docstring as Markdown: roles and double ticks become code, parameters a list, examples a block."""
     text = _ROLE.sub(r"`\1`", docstring or "").replace("``", "`")
+    text = re.sub(r"^Examples?\n-+\n", "", text, flags=re.M)
+    text = re.sub(r"^>>> .*?(?=\n\n|\Z)", _example_block, text, flags=re.M | re.S)
     before, header, after = text.partition("Parameters\n----------\n")
     if not header:
         return before
