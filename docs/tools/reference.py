@@ -127,7 +127,7 @@ def _signature(found: Any) -> str:
 def _told(docstring: str | None) -> str:
     """Return a docstring as Markdown: roles and double ticks become code, parameters a list, examples a block."""
     text = _ROLE.sub(r"`\1`", docstring or "").replace("``", "`")
-    text = re.sub(r"^Examples?\n-+\n", "", text, flags=re.M)
+    text = re.sub(r"^(Other Parameters|Examples?)\n-+\n", "", text, flags=re.M)
     text = re.sub(r"^>>> .*?(?=\n\n|\Z)", _example_block, text, flags=re.M | re.S)
     before, header, after = text.partition("Parameters\n----------\n")
     if not header:
