@@ -29,9 +29,10 @@ from adagoal.certified import sweeps
 from adagoal.core.compiled_code import run_jobs_in_threads
 from adagoal.core.errors import InputError
 from adagoal.core.file_formats import ArraySchema, ArraySpec, check_arrays
+from adagoal.core.local_backup import LocalLowerBounds
 from adagoal.core.operators import N_LEVELS
 from adagoal.core.transition_data import TransitionCounts
-from adagoal.core.types import Bools, Floats, Ints, Longs
+from adagoal.core.types import Actions, Bools, Floats, Ints, Longs
 from adagoal.planning.model_arrays import EmpiricalModel
 
 DELTA_SHARES = (0.35, 0.35, 0.05, 0.25)
@@ -136,10 +137,10 @@ class ConfidenceSets:
         """Centre [X, K] and radius [X] of lemma 2 at the last update."""
         return self._radii.p_split, self._radii.r
 
-    @property
-    def lower_radius_log(self) -> float:
-        """l of lemma 1: a pair with n tries has r_low = l/n."""
-        return float(self.union_logs[0]) + math.log(N_LEVELS)
+    def local_lower_bounds(self, V: Floats, probe: Actions, probing: bool, cap: float) -> LocalLowerBounds:
+        """Return lower bounds V [columns, S] that an episode raises with the radii of the moment."""
+        c, log = self.counts, float(self.union_logs[0]) + math.log(N_LEVELS)
+        return LocalLowerBounds(V, probe, probing, self.q, log, self.complete, *self.kl_ball, cap, c.start, c.n_actions)
 
     def invalidate_radii(self) -> None:
         """Make the next update compute all radii again."""
