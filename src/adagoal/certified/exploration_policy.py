@@ -31,6 +31,7 @@ def plan_probing_actions(order, chain, model, rival, horizon, max_sweeps):  # ty
     discount = 1.0 - 1.0 / (horizon * chain.top)
     reward = _probing_rewards(order, chain, model, rival, discount)
     u = np.zeros(N)
+    # Forwards and backwards in turn: a sweep in place carries values along its order only.
     for sweep in range(max_sweeps):
         change = 0.0
         for step in range(N):
@@ -47,6 +48,7 @@ def plan_probing_actions(order, chain, model, rival, horizon, max_sweeps):  # ty
             rival[s] = action
             change = max(change, abs(best - u[i]))
             u[i] = best
+        # A nearly best policy probes as well.
         if change <= 1e-3 * u[first]:
             break
     if u[first] <= 0.0:
@@ -97,7 +99,8 @@ def _solve_linear_system(M, b):  # type: ignore[no-untyped-def]
 
 @numba.njit(cache=True, nogil=True)
 def _future_uncertainty(x, chain, model):  # type: ignore[no-untyped-def]
-    """Return half of the width of the pair x for the mean of Z over its observed successors."""
+    """Return how much the width of the pair x for the mean of Z falls with its radius, relative to the radius."""
+    # The part that grows like sqrt(r) has a derivative of half its size, hence 0.5 and not 2 under the root.
     mean, square, most = 0.0, 0.0, 0.0
     for k in range(model.support[x]):
         z = chain.Z[chain.row_of[model.successor[x, k]]]
@@ -135,7 +138,7 @@ def _probing_rewards(order, chain, model, rival, discount):  # type: ignore[no-u
         column_moments(x, model, chain.row_of, F, sd, span, mean)
         need += w[i] * np.abs(mean[:N] - F[i, :N])
         noise = math.sqrt(0.5 * r) * (sd[N] + sd[:N] @ beta) + r * (span[N] + span[:N] @ beta) + q * min(mean[N], top)
-        # the radius r is about a constant divided by the tries
+        # The radius r is about a constant divided by the tries.
         reward[i, a] += w[i] * (noise + _future_uncertainty(x, chain, model)) * r
     for i in range(N):
         x = chain.pair[i]

@@ -81,12 +81,8 @@ class CertifiedExplorer(GoalTable):
         heuristics: Heuristics | None = None,
     ) -> None:
         self.heuristics = heuristics or Heuristics()
-        super().__init__(
-            counts,
-            L + 1.0 + epsilon,
-            space or GoalSpace.from_states(counts.n_states, state_bound),
-            self.heuristics.small_world.upper_cap_factor,
-        )
+        space = space or GoalSpace.from_states(counts.n_states, state_bound)
+        super().__init__(counts, L + 1.0 + epsilon, space, self.heuristics.small_world.upper_cap_factor)
         self.L, self.epsilon = L, epsilon
         self.confidence = confidence(
             counts,
@@ -148,6 +144,7 @@ class CertifiedExplorer(GoalTable):
         """
         self._sync_with_counts()
         self.schedule.refill_completely()
+        # Hops and duals would wait for more steps otherwise.
         self._hops_counted_at = 0.0
         self._update_radii()
         self.polished[:] = 0.0
@@ -170,6 +167,7 @@ class CertifiedExplorer(GoalTable):
         self.zero_at_goals(np.flatnonzero(unfinished))
         self.polished[:] = 0.0
         self.stale[:] = True
+        # The next plan looks at the counts again: more goals are near enough for their own column.
         self._n_known_transitions = self._n_steps_counted = -1
 
     def extra_arrays(self) -> dict[str, NDArray[Any]]:
@@ -186,14 +184,14 @@ class CertifiedExplorer(GoalTable):
         self.add_columns()
         self.confidence.grow_arrays()
         self.seen_states = np.flatnonzero(self.counts.seen)
+        # The agent has raised V on its way.
         np.maximum(self.D, self.V[self.counts.start], out=self.D)
         self.schedule.update(float(taken), len(self.seen_states), len(self.D), self._n_known_transitions)
 
     def _update_radii(self) -> None:
         """Compute the radii of the counts and the hop bounds of all goals; mark all goals as stale."""
-        if self._radii_outdated and self.confidence.update_radii(
-            self._thread_pool, self.schedule.strategy.known_successor_balls
-        ):
+        balls = self.schedule.strategy.known_successor_balls
+        if self._radii_outdated and self.confidence.update_radii(self._thread_pool, balls):
             self.stale[:] = True
             self._apply_hop_bounds()
         self._radii_outdated = False
@@ -227,14 +225,15 @@ class CertifiedExplorer(GoalTable):
         if bought:
             self._sweep_blocks(bought, True, work)
         if self.schedule.strategy.action_gaps:
+            # Lemma 6 says that these policies are proper.
             for block in bought:
-                # Only these policies are proper (lemma 6).
                 self._bound_action_gaps(block[self.Y[self.counts.start, block] <= self._upper_cap - 1.0])
 
     def _sweep_blocks(self, blocks: list[Longs], exact: bool, work: float) -> None:
         """Improve both bounds of the columns of the blocks (lemmas 5, 6 and 13), in threads if there is enough work."""
         h, strategy, jobs = self.heuristics, self.schedule.strategy, []
         model, start, order = self.confidence.empirical_model(), self.counts.start, self.seen_states
+        # Not in threads: this reads the columns of other blocks.
         if self.space.goals_are_states and strategy.triangle:
             least, bounds = h.min_triangle_gain * self.epsilon, (self.V.T, self.Y.T, self.best.T)
             for block in blocks:
@@ -257,16 +256,15 @@ class CertifiedExplorer(GoalTable):
 
     def _apply_hop_bounds(self) -> None:
         """Improve both bounds of all goals in deterministic parts of the world (lemma 12)."""
-        counts, confidence, steps = self.counts, self.confidence, float(self.counts.n.sum())
+        counts, sets, steps = self.counts, self.confidence, float(self.counts.n.sum())
         if not self.schedule.hops_due(steps, self._hops_counted_at):
             return
         self._hops_counted_at = steps
-        graph = deterministic.read_deterministic_map(
-            counts, confidence.window_visits, confidence.window.log_inverse_delta
-        )
+        graph = deterministic.read_deterministic_map(counts, sets.window_visits, sets.window.log_inverse_delta)
         if graph is None:
             return
         E, enough = self.E, self.heuristics.hop_error_share * self.epsilon
+        # Column 0 has no goal of its own, so no path leads there.
         open_ = np.flatnonzero((self.goal_state >= 0) & (self.D <= self.L) & (E > enough))
         self.schedule.spend_on_hops(len(open_), len(graph.before))
         column = np.append(self.column, -1)[self.space.goals_of_states[: counts.n_states]]

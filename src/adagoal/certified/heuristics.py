@@ -31,34 +31,28 @@ from adagoal.planning.model_arrays import BLOCK_GOALS
 
 @dataclass(frozen=True)
 class WorldStrategy:
-    """What depends on the number of states seen so far."""
+    """What depends on the number of states seen so far; the defaults are those of a small world."""
 
     # Lower bounds use the ball of lemma 2 for pairs whose successors are all known. That ball may be wider, but it
     # loses nothing for values far away, which pays only in large worlds.
-    known_successor_balls: bool
+    known_successor_balls: bool = False
     # Upper bounds are cut at this multiple of C, at least 1. Above 1, a policy whose value they cannot bound by C yet
     # may still get a better bound from its action gaps.
-    upper_cap_factor: float
-    max_dual_error: float  # exact duals are solved for goals whose error is at most this many epsilons
-    max_dual_step_growth: float  # exact duals wait at most until the step count has grown by this factor
-    action_gaps: bool  # compute and probe action gaps, which need a dense inverse [S, S]
-    triangle: bool  # copy bounds of neighbouring goals (lemma 13); small worlds are swept until nothing changes
-    several_blocks: bool  # one plan may have several blocks of goals, one per thread
+    upper_cap_factor: float = 1.25
+    max_dual_error: float = np.inf  # exact duals are solved for goals whose error is at most this many epsilons
+    # Exact duals wait at most until the step count has grown by this factor: not long in a small world, because the
+    # action gaps that follow say where to try next.
+    max_dual_step_growth: float = 1.01
+    action_gaps: bool = True  # compute and probe action gaps, which need a dense inverse [S, S]
+    triangle: bool = False  # copy bounds of neighbours (lemma 13); small worlds are swept until nothing changes
+    several_blocks: bool = False  # one plan may have several blocks of goals, one per thread
 
 
 @dataclass(frozen=True)
 class Heuristics:
     """Every tuning number of the certified explorer."""
 
-    small_world: WorldStrategy = WorldStrategy(
-        known_successor_balls=False,
-        upper_cap_factor=1.25,
-        max_dual_error=np.inf,
-        max_dual_step_growth=1.01,  # soon, because action gaps say where to try next
-        action_gaps=True,
-        triangle=False,
-        several_blocks=False,
-    )
+    small_world: WorldStrategy = WorldStrategy()
     large_world: WorldStrategy = WorldStrategy(
         known_successor_balls=True,
         upper_cap_factor=1.0,
@@ -211,10 +205,6 @@ class Schedule:
         dominates = self.n_columns > h.many_goals and self.splits_plans
         return self._operations(goals, h.max_closed_form_sweeps) * (h.many_goals_cost_factor if dominates else 1.0)
 
-    def dual_cost(self, goals: int) -> float:
-        """Return the cost of a plan with exact duals for this many goals."""
-        return self._operations(goals, self.heuristics.max_dual_sweeps, self.heuristics.dual_cost)
-
     def goals_due_for_duals(
         self, block: Longs, steps: float, D: Floats, E: Floats, polished: Floats, L: float, epsilon: float
     ) -> Longs:
@@ -231,7 +221,7 @@ class Schedule:
         for block in blocks:
             if not self.duals.has_tokens:
                 break
-            cost = self.dual_cost(len(block))
+            cost = self._operations(len(block), self.heuristics.max_dual_sweeps, self.heuristics.dual_cost)
             self.spend_on_duals(cost)
             work += cost
             bought.append(block)
@@ -257,7 +247,7 @@ class Schedule:
 
     def hop_policy_pays(self, new: Floats, old: Floats, epsilon: float) -> Bools:
         """Return [goals] whether to record a hop policy that lowers the error from ``old`` to ``new`` [goals]."""
-        # The gap of the replaced policy is lost with it, so the error must fall clearly.
+        # The gap of the replaced policy is lost with it.
         return (new < old) & ((new <= epsilon) | (new < self.heuristics.hop_policy_error_share * old))
 
     def _operations(self, goals: int, sweeps: int, cost: float = 1.0) -> float:
