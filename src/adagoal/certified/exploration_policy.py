@@ -99,8 +99,8 @@ def _solve_linear_system(M, b):  # type: ignore[no-untyped-def]
 
 @numba.njit(cache=True, nogil=True)
 def _future_uncertainty(x, chain, model):  # type: ignore[no-untyped-def]
-    """Return how much the width of the pair x for the mean of Z falls with its radius, relative to the radius."""
-    # The part that grows like sqrt(r) has a derivative of half its size, hence 0.5 and not 2 under the root.
+    """Return the derivative of the width of the pair x, for the mean of Z, with respect to ln r."""
+    # One try more lowers ln r by about 1/n. The derivative of sqrt(2 r Var) is half of it, hence 0.5 under the root.
     mean, square, most = 0.0, 0.0, 0.0
     for k in range(model.support[x]):
         z = chain.Z[chain.row_of[model.successor[x, k]]]

@@ -35,7 +35,7 @@ from adagoal.certified.events import ConfidenceSets, UnseenMassWindow
 from adagoal.certified.exploration_policy import plan_probing_actions
 from adagoal.certified.gaps import bound_suboptimality
 from adagoal.certified.goal_table import GoalTable
-from adagoal.certified.heuristics import Heuristics, Schedule, worst_column
+from adagoal.certified.heuristics import Heuristics, Schedule
 from adagoal.certified.sweeps import split_blocks, sweep_block
 from adagoal.certified.triangle import improve_by_neighbours
 from adagoal.core.compiled_code import run_jobs_in_threads
@@ -126,7 +126,7 @@ class CertifiedExplorer(GoalTable):
     def exploration_plan(self) -> ExplorationPlan:
         """Return what to play: greedy for the lower bounds, and in some rollouts actions that probe action gaps."""
         self._n_rollouts += 1
-        worst = worst_column(self.D, self.E, self.L)
+        worst = int(np.argmax(np.where(self.D <= self.L, self.E, -1.0)))
         interval = min(self.upper[worst], self.cap) - self.D[worst]
         probing = self.schedule.probes_gaps(self._n_rollouts, self.gap[worst], interval)
         local = self.confidence.local_lower_bounds(self.V.T, self.probing.T, probing, self.cap)

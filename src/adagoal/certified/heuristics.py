@@ -114,10 +114,6 @@ class Heuristics:
     # successors are probably all known then, so it will not close the window.
     window_entry_factor: int = 4
 
-    def strategy(self, n_states: int) -> WorldStrategy:
-        """Return the strategy for a world of which this many states were seen."""
-        return self.large_world if n_states > self.max_small_states else self.small_world
-
 
 class TokenBucket:
     """Operations that may be spent on one kind of plan."""
@@ -155,15 +151,16 @@ class Schedule:
     def update(self, steps: float, n_states: int, n_columns: int, n_transitions: int) -> None:
         """Add the tokens of new steps (resets included); take in the numbers of seen states, columns, transitions."""
         self.n_states, self.n_columns, self.n_transitions = n_states, n_columns, n_transitions
+        earned = self.heuristics.tokens_per_step * (steps - self._credited_steps)
         for bucket in (self.sweeps, self.duals, self.gaps):
-            earned = self.heuristics.tokens_per_step * (steps - self._credited_steps)
             bucket.tokens = min(bucket.tokens + earned, bucket.capacity)
         self._credited_steps = steps
 
     @property
     def strategy(self) -> WorldStrategy:
         """The strategy for a world of this size."""
-        return self.heuristics.strategy(self.n_states)
+        h = self.heuristics
+        return h.large_world if self.n_states > h.max_small_states else h.small_world
 
     @property
     def can_sweep(self) -> bool:
@@ -179,25 +176,24 @@ class Schedule:
     def goals_to_plan(self, stale: Bools, wanted: Bools, D: Floats, E: Floats, L: float, epsilon: float) -> Longs:
         """Return the columns of the next plan, ``wanted`` [columns] first; empty if no wanted column is stale."""
         columns, first = stale_candidates(stale, wanted, D, E, L, epsilon)
-        most = self.goals_per_plan(len(columns))
-        chosen: Longs = columns if len(columns) <= most else select_foremost(columns, first, E, most)
+        most, h = BLOCK_GOALS, self.heuristics
+        # One block, or as many as the next rollout pays for. The number of cores must not matter: a run is the same on
+        # every machine.
+        if self.sweeps.has_tokens and len(columns) >= BLOCK_GOALS and self.splits_plans:
+            earned = h.tokens_per_step * self.replan_interval()
+            most *= int(np.clip(earned / self.sweep_cost(BLOCK_GOALS), 1, h.max_blocks_per_plan))
+        # The wanted ones, then those of largest error. The plan itself keeps the order of the columns.
+        chosen: Longs = columns
+        if len(columns) > most:
+            chosen = columns[np.sort(np.lexsort((-E[columns], ~first))[:most])]
         return chosen
-
-    def goals_per_plan(self, candidates: int) -> int:
-        """Return the largest number of goals of the next plan: one block, or as many as the next rollout pays for."""
-        # The number of cores must not matter here: a run is the same on every machine.
-        if not (self.sweeps.has_tokens and candidates >= BLOCK_GOALS and self.splits_plans):
-            return BLOCK_GOALS
-        earned = self.heuristics.tokens_per_step * self.replan_interval()
-        return BLOCK_GOALS * int(np.clip(earned / self.sweep_cost(BLOCK_GOALS), 1, self.heuristics.max_blocks_per_plan))
 
     @property
     def splits_plans(self) -> bool:
         """Whether plans have several blocks, each a job for at least one thread."""
-        return (
-            self.strategy.several_blocks
-            and self._operations(BLOCK_GOALS, self.heuristics.max_closed_form_sweeps) > self.heuristics.min_split_work
-        )
+        h = self.heuristics
+        work = self._operations(BLOCK_GOALS, h.max_closed_form_sweeps)
+        return self.strategy.several_blocks and work > h.min_split_work
 
     def sweep_cost(self, goals: int) -> float:
         """Return the cost of a plan with closed forms for this many goals."""
@@ -222,7 +218,7 @@ class Schedule:
             if not self.duals.has_tokens:
                 break
             cost = self._operations(len(block), self.heuristics.max_dual_sweeps, self.heuristics.dual_cost)
-            self.spend_on_duals(cost)
+            self.duals.tokens -= self.heuristics.cost_per_plan + cost
             work += cost
             bought.append(block)
         return bought, work
@@ -259,10 +255,6 @@ class Schedule:
             self.sweeps.tokens -= self.heuristics.cost_per_plan + work
         else:
             self._free_plan_step = self._credited_steps + self.replan_interval()
-
-    def spend_on_duals(self, work: float) -> None:
-        """Pay for a plan with exact duals."""
-        self.duals.tokens -= self.heuristics.cost_per_plan + work
 
     def spend_on_gaps(self) -> float:
         """Pay for the action gaps of one goal; return their cost."""
@@ -306,40 +298,6 @@ def stale_candidates(stale, wanted, D, E, L, epsilon):  # type: ignore[no-untype
             n += 1
     n = n if any_wanted else 0
     return columns[:n], first[:n]
-
-
-@numba.njit(cache=True, nogil=True)
-def select_foremost(columns, first, E, most):  # type: ignore[no-untyped-def]
-    """Return at most ``most`` of the columns, in their order: those marked ``first``, then those of largest error."""
-    chosen, n = np.empty(most + 1, np.int64), 0  # indices into columns, the best one first
-    for i in range(len(columns)):
-        k = n
-        while k > 0:
-            other = chosen[k - 1]
-            if first[i] < first[other] or (first[i] == first[other] and E[columns[i]] <= E[columns[other]]):
-                break
-            chosen[k] = other
-            k -= 1
-        chosen[k], n = i, min(n + 1, most)
-    taken, selected, m = np.zeros(len(columns), np.bool_), np.empty(n, np.int64), 0
-    for k in range(n):
-        taken[chosen[k]] = True
-    for i in range(len(columns)):
-        if taken[i]:
-            selected[m] = columns[i]
-            m += 1
-    return selected
-
-
-@numba.njit(cache=True, nogil=True)
-def worst_column(D, E, L):  # type: ignore[no-untyped-def]
-    """Return the column of largest error within the radius, the first one of several."""
-    worst, most = 0, -np.inf
-    for j in range(len(D)):
-        error = E[j] if D[j] <= L else -1.0
-        if error > most:
-            worst, most = j, error
-    return worst
 
 
 @numba.njit(cache=True, nogil=True)
