@@ -187,8 +187,11 @@ class ConfidenceSets:
         self._counts_at_update = np.pad(self._counts_at_update, room[0])
         self.q, self.complete = np.pad(self.q, room[0], constant_values=1.0), np.pad(self.complete, room[0])
 
-    WINDOW_SCHEMA: ClassVar[ArraySchema] = {"quiet": ArraySpec("int64", ("P",), low=0, high=EXCLUDED)}
-    UNSEEN_SCHEMA: ClassVar[ArraySchema] = {"unseen": ArraySpec("float64", ("X",), low=0, high=1)}
+    # The window may know fewer pairs than the counts: some were found since the last plan.
+    UNSEEN_SCHEMA: ClassVar[ArraySchema] = {
+        "quiet": ArraySpec("int64", ("P",), low=0, high=EXCLUDED),
+        "unseen": ArraySpec("float64", ("X",), low=0, high=1),
+    }
     # The balls of the M complete pairs, saved only if there are some. The counts do not determine them: local backups
     # use those of the last update.
     BALL_SCHEMA: ClassVar[ArraySchema] = {
@@ -207,15 +210,14 @@ class ConfidenceSets:
 
     def restore_radii(self, arrays: dict[str, NDArray[Any]], windows: int, transitions: int) -> None:
         """Invert :meth:`radii_state` on restored counts, with the number of the window and of the transitions."""
-        if check_arrays(self.WINDOW_SCHEMA, arrays)["P"] > len(self.counts.n):
-            raise ValueError("the window does not fit the counts")
         self.grow_arrays()
+        sizes = check_arrays(self.UNSEEN_SCHEMA, arrays)
+        if sizes["P"] > len(self.q) or sizes["X"] != len(self.q):
+            raise ValueError("the bounds on the unseen mass do not fit the counts")
         self.window.window_number, self.window.entry_counts = windows, np.array(arrays["quiet"])
         self.invalidate_radii()
         if transitions >= 0:
             self._counts_at_update[:], self.transitions = 0, transitions
-        if check_arrays(self.UNSEEN_SCHEMA, arrays)["X"] != len(self.q):
-            raise ValueError("the bounds on the unseen mass do not fit the counts")
         self.q = np.array(arrays["unseen"])
         if "complete" not in arrays:
             return

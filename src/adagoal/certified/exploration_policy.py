@@ -26,8 +26,7 @@ def plan_probing_actions(order, chain, model, rival, horizon, max_sweeps):  # ty
     The policy looks ahead ``horizon`` times as far as the longest way to the goal.
     """
     row_of, end = chain.row_of, chain.end
-    N, first = len(order), row_of[model.start]
-    A = model.support.shape[0] // len(rival)
+    N, A, first = len(order), model.support.shape[0] // len(rival), row_of[model.start]
     discount = 1.0 - 1.0 / (horizon * chain.top)
     reward = _probing_rewards(order, chain, model, rival, discount)
     u = np.zeros(N)
@@ -60,8 +59,7 @@ def plan_probing_actions(order, chain, model, rival, horizon, max_sweeps):  # ty
 def _rival_visits(order, chain, model, rival, discount):  # type: ignore[no-untyped-def]
     """Return [N] the discounted visits of the rival from the start, in the empirical model."""
     row_of, end = chain.row_of, chain.end
-    N, first = len(order), row_of[model.start]
-    A = model.support.shape[0] // len(rival)
+    N, A, first = len(order), model.support.shape[0] // len(rival), row_of[model.start]
     M, visits = np.eye(N), np.zeros(N)
     visits[first] = 1.0
     for i in range(N):
@@ -114,8 +112,7 @@ def _future_uncertainty(x, chain, model):  # type: ignore[no-untyped-def]
 def _probing_rewards(order, chain, model, rival, discount):  # type: ignore[no-untyped-def]
     """Return [N, A] how much one more try of each pair lowers the bound, up to a common factor."""
     F, beta, top, ceiling = chain.F, chain.beta, chain.top, chain.Z.max()
-    N, first = len(order), chain.row_of[model.start]
-    A = model.support.shape[0] // len(rival)
+    N, A, first = len(order), model.support.shape[0] // len(rival), chain.row_of[model.start]
     w = _rival_visits(order, chain, model, rival, discount)
     reward, need = np.zeros((N, A)), np.zeros(N)
     sd, span, mean = np.empty(N + 1), np.empty(N + 1), np.empty(N + 1)

@@ -131,7 +131,7 @@ class CertifiedExplorer(GoalTable):
         probing = self.schedule.probes_gaps(self._n_rollouts, self.gap[worst], interval)
         local = self.confidence.local_lower_bounds(self.V.T, self.probing.T, probing, self.cap)
         limit = math.ceil(min(4 * self.cap * (self.L + 1) / self.epsilon, NO_LIMIT))
-        # Rollouts are short in a small world, so the array is not made anew for each of them.
+        # Rollouts are short in a small world, so they share one array.
         if len(self._no_thresholds) != len(self.counts.n):
             self._no_thresholds = np.full(len(self.counts.n), NO_LIMIT)
         steps = self.schedule.replan_interval()

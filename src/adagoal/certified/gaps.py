@@ -55,11 +55,8 @@ def bound_suboptimality(order, goal, model, V, Y, policy, all_seen, rival):  # t
     it tells where more tries would lower that bound. All bounds are infinite if the policy is not proper under the
     empirical kernel.
     """
-    N = len(order)
-    A = model.support.shape[0] // V.shape[0]
-    row_of = np.full(V.shape[0], -1)
-    pair = np.full(N, -1)
-    end = goal[order]
+    N, A = len(order), model.support.shape[0] // len(V)
+    row_of, pair, end = np.full(len(V), -1), np.full(N, -1), goal[order]
     top = 1.0 + Y[model.start]
     for i in range(N):
         s = order[i]
@@ -203,8 +200,7 @@ def _value_bounds(order, chain, model, Y):  # type: ignore[no-untyped-def]
 def _action_gains(order, chain, model, V, Y, policy):  # type: ignore[no-untyped-def]
     """Return the gains [N, A + 1] of lemma 8: how much better than the policy each action may be, the reset last."""
     row_of, F = chain.row_of, chain.F
-    N, first = len(order), row_of[model.start]
-    A = model.support.shape[0] // len(V)
+    N, A, first = len(order), model.support.shape[0] // len(V), row_of[model.start]
     v = F[:, N]
     sd, span, mean = np.empty(N + 1), np.empty(N + 1), np.empty(N + 1)
     gain = np.zeros((N, A + 1))
@@ -236,10 +232,8 @@ def _iterate_suboptimality(order, chain, model, gain, elsewhere, V, Y, policy, r
 
     ``elsewhere`` bounds the sub-optimality in states never seen.
     """
-    row_of, end = chain.row_of, chain.end
-    N, first = len(order), row_of[model.start]
-    A = model.support.shape[0] // len(V)
-    Z = chain.Z
+    row_of, end, Z = chain.row_of, chain.end, chain.Z
+    N, A, first = len(order), model.support.shape[0] // len(V), row_of[model.start]
     for i in range(N):
         Z[i] = 0.0 if end[i] else max(Y[order[i]] - V[order[i]], 0.0)
     # The ceiling falls with Z, so it is taken anew in every sweep.
@@ -277,9 +271,6 @@ def _iterate_suboptimality(order, chain, model, gain, elsewhere, V, Y, policy, r
         if change < 1e-4:
             break
     return Z[first]
-
-
-# The inner loops: one pair, for all columns of the visits at once.
 
 
 @numba.njit(**VECTOR_MATH_OPTIONS)
