@@ -361,7 +361,6 @@ def enter_mature_pairs(starts, n, settled, entry_factor):  # type: ignore[no-unt
     for x in range(len(n)):
         if starts[x] == NOT_ENTERED and n[x] >= max(entry_factor * latest, 1):
             starts[x] = n[x]
-        # Outside the window the start is larger than any count, so there are no visits.
         visits[x] = max(n[x] - starts[x], 0)
     return visits
 

@@ -87,16 +87,16 @@ class Heuristics:
     min_threaded_work: float = 1e6  # operations of a plan from which threads pay
     min_split_work: float = 1e7  # operations of one block from which a plan in a large world has several
     max_blocks_per_plan: int = 8
-    # Above this number of goals planning dominates the run time, if plans have several blocks. So closed forms are
-    # charged only this share of their cost then.
+    # Above many_goals planning dominates the run time, if plans have several blocks. So closed forms are charged only
+    # a part of their cost then.
     many_goals: int = 2048
     many_goals_cost_factor: float = 0.1
 
     # Exact duals of a goal follow at the earliest when the step count has grown by this factor. Errors fall like
     # 1/sqrt(steps), so the factor shrinks from max_dual_step_growth to this one as the error approaches epsilon.
     min_dual_step_growth: float = 1.01
-    # Goals with less than this share of the largest error are not played yet, so their duals may wait for this growth
-    # of the step count. It is finite, so runs that end early have useful bounds for these goals too.
+    # Goals with less than this share of the largest error are not played yet, so their duals may wait longer. The
+    # growth is finite, so runs that end early have useful bounds for these goals too.
     urgent_error_share: float = 0.9
     deferred_dual_step_growth: float = 1.25
 

@@ -91,8 +91,7 @@ def optimal_policy(
 
 def policy_values(mdp: TabularMDP, actions: ArrayLike, goal: GoalStates) -> Floats:
     """V^pi(s -> g) [S] of the stationary policy ``actions`` [S], infinite if it may miss the goal."""
-    table = _check_policy_table(mdp, actions, 1)
-    members = goal_state_mask(mdp, goal)
+    table, members = _check_policy_table(mdp, actions, 1), goal_state_mask(mdp, goal)
     chain = _policy_chain(to_sparse_model(mdp), table, members)
     return _evaluate_chain(chain, members, _almost_sure_hops(chain, members))
 
@@ -103,8 +102,7 @@ def periodic_value(mdp: TabularMDP, actions: ArrayLike, goal: GoalStates) -> flo
     A period reaches g with probability rho and takes T expected steps, including the closing reset if it fails:
     V = T + (1 - rho) V = T / rho. A reset that the table itself chooses does not change the clock.
     """
-    table = _check_policy_table(mdp, actions, 2)
-    members = goal_state_mask(mdp, goal)
+    table, members = _check_policy_table(mdp, actions, 2), goal_state_mask(mdp, goal)
     if members[mdp.start]:
         return 0.0
     steps, success = graph_kernels.evaluate_one_period(to_sparse_model(mdp), members, table)
@@ -186,11 +184,9 @@ def _make_policy_proper(model: SparseModel, actions: Actions, goal: Bools, finit
     state the goal comes before that end with probability at least 1/2, hence V^pi <= K without it. Otherwise try a
     larger K, up to 1e14, where rounding hides the differences between policies.
     """
-    K = 100.0
-    while _improve_until_best(model, actions, goal, finite, 1 / K)[finite].max() > K / 2:
-        if K >= 1e14:
+    for K in (1e2, 1e4, 1e6, 1e8, 1e10, 1e12, 1e14):
+        if not _improve_until_best(model, actions, goal, finite, 1 / K)[finite].max() > K / 2:
             break
-        K *= 100
 
 
 def _improve_until_best(model: SparseModel, actions: Actions, goal: Bools, finite: Bools, halt: float) -> Floats:
@@ -210,9 +206,8 @@ def _improve_until_best(model: SparseModel, actions: Actions, goal: Bools, finit
 
 def _policy_chain(model: SparseModel, actions: Actions, goal: Bools) -> SparseModel:
     """A stationary policy [S] as a model with one action and no reset; the rows of ``goal`` [S] are empty."""
-    return SparseModel(
-        *graph_kernels.policy_rows(model, actions, goal), np.zeros(actions.size, bool), model.start, False
-    )
+    rows, terminal = graph_kernels.policy_rows(model, actions, goal), np.zeros(actions.size, bool)
+    return SparseModel(*rows, terminal, model.start, False)
 
 
 def _almost_sure_hops(chain: SparseModel, goal: Bools) -> Floats:
