@@ -57,7 +57,7 @@ class UncertainReset:
     def D(self) -> Floats:
         """[columns] lower bounds; column 0 stays infinite if no goal shares it any more."""
         D, shared = self.exact.D, self.exact.goal_state < 0
-        # In this form D = 0 gives 0 and an infinite D gives 1/q: D/(1 + qD) would be NaN.
+        # In this form an infinite D gives 1/q, where D/(1 + qD) would be NaN, and D = 0 gives 0.
         with np.errstate(divide="ignore"):
             return np.where(shared & np.isinf(D), np.inf, 1.0 / (1.0 / D + self.q))
 
@@ -67,7 +67,7 @@ class UncertainReset:
         C, U = self.exact.cap, self.exact.upper
         with np.errstate(divide="ignore", invalid="ignore"):
             wider = np.where(U > 0.0, U / (1.0 - self.q * (C - U)), 0.0)
-        # The denominator is negative if q (C - U) > 1, and so is the quotient: such a bound is no bound.
+        # The quotient is negative if q (C - U) > 1. Then lemma 10 gives no bound.
         return np.where((wider >= U) & (wider <= C), wider, np.inf)
 
     @property
