@@ -203,7 +203,7 @@ def test_a_block_is_free_now_and_then():
 def test_token_buckets():
     schedule = Schedule(h := Heuristics())
     assert schedule.duals.has_tokens
-    schedule.spend_on_duals(2 * h.dual_capacity)
+    schedule.duals.tokens -= 2 * h.dual_capacity
     assert not schedule.duals.has_tokens
     debt = -schedule.duals.tokens
     schedule.update(debt / h.tokens_per_step - 1.0, *SIZES)

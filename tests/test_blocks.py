@@ -12,7 +12,7 @@ import pytest
 
 import adagoal
 from adagoal.certified import events, explorer, goal_table
-from adagoal.certified.heuristics import LARGE_WORLD, Heuristics
+from adagoal.certified.heuristics import Heuristics
 from adagoal.certified.sweeps import gather_block
 from adagoal.core.compiled_code import run_jobs_in_threads
 
@@ -33,7 +33,7 @@ def explored(monkeypatch, cores):
             tokens_per_step=1e5,
             max_blocks_per_plan=3,
             max_small_states=10,
-            large_world=replace(LARGE_WORLD, max_dual_error=100.0),
+            large_world=replace(Heuristics.large_world, max_dual_error=100.0),
         )
         patch.setattr(explorer, "Heuristics", given)
         patch.setattr(events.ConfidenceSets, "pairs_per_job", 100)

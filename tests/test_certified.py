@@ -7,7 +7,7 @@ import adagoal
 from adagoal.certified.events import ConfidenceSets
 from adagoal.certified.explorer import CertifiedExplorer
 from adagoal.certified.gaps import bound_suboptimality
-from adagoal.certified.heuristics import SMALL_WORLD
+from adagoal.certified.heuristics import Heuristics
 from adagoal.core.exploration_run import ExplorationRun
 from adagoal.core.goal_space import GoalSpace
 from adagoal.core.transition_data import TransitionCounts
@@ -138,7 +138,7 @@ def test_gap_bounds_the_worst_model(leak):
     tried = 0
     for j in range(1, len(e.D)):
         g = int(e.goal_state[j])
-        if g == mdp.start or not e.Y[mdp.start, j] <= SMALL_WORLD.upper_cap_factor * e.cap - 1:
+        if g == mdp.start or not e.Y[mdp.start, j] <= Heuristics.small_world.upper_cap_factor * e.cap - 1:
             continue
         policy, rival, inside = e.best[:, j].copy(), np.zeros(5, np.int16), np.arange(mdp.n_states) == g
         V, Y = e.V[:, j].copy(), e.Y[:, j].copy()

@@ -27,10 +27,6 @@ from adagoal.core.transition_data import TransitionCounts
 from adagoal.core.types import Bools, Floats, Longs
 from adagoal.planning.model_arrays import goal_holds_state
 
-LOSS_CUTS = (0.5, 0.25, 0.125)
-"""The cuts chi of the lower bound: all are valid, and each costs a search per goal."""
-LOSS_RATIO = 1.1
-"""The upper bound tries thetas with this ratio: finer steps cost a search each."""
 NO_PATH = 2**30  # hops to a state that is not reached
 
 
@@ -48,6 +44,7 @@ class DeterministicMap(NamedTuple):
 
 def read_deterministic_map(counts: TransitionCounts, visits: Floats, log: float) -> DeterministicMap | None:
     """Return the map of the counts, or None if a pair of the start is unknown; ``visits`` [X] inside the window."""
+    # An absent pair is stored as the reset, with one successor, but it is no hop.
     known = (counts.support == 1) & (visits > 0.0) & ~counts.absent
     own = slice(counts.start * counts.n_actions, (counts.start + 1) * counts.n_actions)
     if counts.terminal[counts.start] or not (known | counts.absent)[own].all():
@@ -123,9 +120,12 @@ def least_value_elsewhere(graph, d, most):  # type: ignore[no-untyped-def]
         if not graph.loss[x] <= most:
             unknown[s] = True
             continue
+        # A step raises d by at most one, so a cycle through x has at least this many hops.
         cycle = 1.0 + max(d[s] - d[graph.to[x]], 1.0 if graph.to[x] != s else 0.0)
         outside = (1.0 - most) * max(d[s] + 1.0 - cycle, 0.0)
+        # The floor of the loss only keeps its inverse finite: a larger loss makes the bound smaller, hence safe.
         least = min(least, outside + cycle * (1.0 / max(graph.loss[x], 1e-12) - 0.5))
+    # Lemma 12 asks for a start without unknown pairs. One step is needed in any case.
     if unknown[graph.start]:
         return 1.0
     return min(least, _least_path_value(graph, d, hops_to_states(graph, unknown, most), most, 1.0))
@@ -137,7 +137,8 @@ def hop_lower_bounds(graph: DeterministicMap, column: Longs, columns: Longs, flo
     ``column`` [S, W] are the columns of the goals of every state, -1: none.
     """
     bounds = floor.copy()
-    for most in LOSS_CUTS:
+    # The cuts chi. All bounds hold, so the largest may be taken, and each cut costs a search per goal.
+    for most in (0.5, 0.25, 0.125):
         d = hops_from_start(graph, most)
         _raise_goal_bounds(graph, column, columns, d, most, least_value_elsewhere(graph, d, most), bounds)
     return bounds
@@ -148,10 +149,10 @@ def _raise_goal_bounds(graph, column, columns, d, most, limit, bounds):  # type:
     """Raise the bounds [goals] by those of one cut; no path elsewhere takes less than ``limit``."""
     for i in range(len(columns)):
         ends = _states_of_column(column, columns[i])
+        # No search if paths elsewhere are too short for a better bound.
         if limit > bounds[i] and not ends[graph.start]:
-            bounds[i] = max(
-                bounds[i], min(limit, _least_path_value(graph, d, hops_to_states(graph, ends, most), most, 0.0))
-            )
+            left = hops_to_states(graph, ends, most)
+            bounds[i] = max(bounds[i], min(limit, _least_path_value(graph, d, left, most, 0.0)))
 
 
 @numba.njit(cache=True, nogil=True)
@@ -169,8 +170,9 @@ def hop_upper_bounds(graph: DeterministicMap, column: Longs, columns: int) -> tu
     ``column`` [S, W] are the columns of the goals of every state, -1: none.
     """
     best, behind = np.full(columns, np.inf), np.zeros(columns)
-    finite = graph.loss[np.isfinite(graph.loss)]
-    losses = [LOSS_RATIO**level for level in np.unique(np.ceil(np.log(finite) / math.log(LOSS_RATIO)))]
+    # Every theta gives a bound and costs a search. So losses are rounded up to powers of 1.1 first.
+    finite, ratio = graph.loss[np.isfinite(graph.loss)], 1.1
+    losses = [ratio**level for level in np.unique(np.ceil(np.log(finite) / math.log(ratio)))]
     _lower_goal_bounds(graph, column, np.array(losses), best, behind)
     return best, behind
 
@@ -185,6 +187,7 @@ def _lower_goal_bounds(graph, column, losses, best, behind):  # type: ignore[no-
                 if j >= 0:
                     near[j] = min(near[j], d[s])
         for j in range(len(best)):
+            # expm1, because 1/phi - 1 cancels for small losses
             bound = near[j] + math.expm1(most) * (near[j] + 1.0)
             if near[j] < NO_PATH and bound < best[j]:
                 best[j], behind[j] = bound, most
@@ -205,5 +208,6 @@ def write_hop_policies(graph, column, columns, behind, table):  # type: ignore[n
                 x = s * actions + a
                 if graph.loss[x] <= behind[i] and r[graph.to[x]] < least:
                     least, action = r[graph.to[x]], a
+            # Lemma 12b resets beyond n + 1 hops. At the goal the action does not matter.
             reset = graph.closed[s] or r[s] > r[graph.start] + 1 or r[s] == 0
             table[columns[i], s] = actions if reset else action

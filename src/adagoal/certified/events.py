@@ -29,14 +29,16 @@ from adagoal.certified import sweeps
 from adagoal.core.compiled_code import run_jobs_in_threads
 from adagoal.core.errors import InputError
 from adagoal.core.file_formats import ArraySchema, ArraySpec, check_arrays
+from adagoal.core.local_backup import LocalLowerBounds
 from adagoal.core.operators import N_LEVELS
 from adagoal.core.transition_data import TransitionCounts
-from adagoal.core.types import Bools, Floats, Ints, Longs
+from adagoal.core.types import Actions, Bools, Floats, Ints, Longs
 from adagoal.planning.model_arrays import EmpiricalModel
 
+# Shares of delta of the events of lemmas 1, 2, 3a and 3b. They sum to one: all events hold together with 1 - delta.
 DELTA_SHARES = (0.35, 0.35, 0.05, 0.25)
-"""Shares of delta of the events of lemmas 1, 2, 3a and 3b; they sum to one."""
-NOT_ENTERED, EXCLUDED = 2**62, 2**62 + 1  # entry counts of pairs outside the window, and of pairs excluded for good
+# Entry counts of pairs outside the window, and of pairs excluded for good: larger than any number of tries.
+NOT_ENTERED, EXCLUDED = 2**62, 2**62 + 1
 
 
 class PairCounts(NamedTuple):
@@ -63,10 +65,9 @@ class ConfidenceSets:
     """The empirical kernel of the counts, the radii of every pair, and the bounds that follow from them."""
 
     pairs_per_job = 4096  # enough work for one thread
+    # Each takes (model, block, values [S, B], policy [S, B]) and returns the last two, improved (lemmas 5 and 6).
     low = staticmethod(sweeps.improve_lower_bounds)
-    """(model, block, V [S, B], policy [S, B]): raised lower bounds and their greedy policy (lemmas 4 and 5)."""
     up = staticmethod(sweeps.improve_upper_bounds)
-    """(model, block, Y [S, B], policy [S, B]): lowered upper bounds and the policy that they hold for (lemmas 4, 6)."""
 
     def __init__(
         self,
@@ -87,14 +88,11 @@ class ConfidenceSets:
         X, shape = len(counts.n), counts.successor.shape
         self._radii = PairRadii(np.zeros(shape), np.zeros(shape), np.full(X, np.inf), np.full(X, np.inf), np.ones(X))
         self._counts_at_update = np.zeros(X, int)
-        self.transitions = 0
-        """Transitions at the last update; -1 if the next update computes all radii again"""
-        self.window_visits: Floats = np.zeros(X)
-        """[X] visits inside the window at the last update"""
-        self.q: Floats = np.ones(X)
-        """[X] bounds on the unseen mass at the last update; 1 for pairs added since"""
+        self.transitions = 0  # at the last update; -1 if the next update computes all radii again
+        self.window_visits: Floats = np.zeros(X)  # [X] visits inside the window at the last update
+        self.q: Floats = np.ones(X)  # [X] bounds on the unseen mass at the last update; 1 for pairs added since
+        # [X] pairs whose successors were all known at the last update, and whose lower bounds use lemma 2
         self.complete: Bools = np.zeros(X, bool)
-        """[X] pairs whose successors were all known at the last update, and whose lower bounds use lemma 2"""
 
     def update_radii(self, threads: Executor | None = None, known_successor_balls: bool = False) -> bool:
         """Take in new counts; return False if nothing was counted since the last update.
@@ -104,7 +102,10 @@ class ConfidenceSets:
         counts = self.counts
         self.grow_arrays()
         if counts.absent.any():
-            self._set_absent_pairs(np.flatnonzero(counts.absent & (self._radii.q > 0.0)))
+            # An action that a state does not have counts as the reset, which is known exactly.
+            p, p_split, r_low, r, q = self._radii
+            new = np.flatnonzero(counts.absent & (q > 0.0))
+            p[new, 0], p_split[new, 0], r_low[new], r[new], q[new] = 1.0, 1.0, 0.0, 0.0, 0.0
         changed, widest = changed_pairs(counts.n, self._counts_at_update, counts.support)
         if not len(changed):
             return False
@@ -114,10 +115,13 @@ class ConfidenceSets:
             )
         self.radius(changed, threads)
         self.window_visits = self.window.update_visits(counts.n, counts.settled)
+        # Both bounds hold at the same time, each with its own share of delta. So the smaller one may be used.
         self.q = np.minimum(self._radii.q, self.window.unseen_mass_bounds(self.window_visits))
         if known_successor_balls:
+            # Without a try since the last new successor the ball of lemma 2 has no centre.
             self.complete = (self._radii.q == 0.0) & (counts.support > 1) & (counts.n > counts.settled)
         self._counts_at_update[changed] = counts.n[changed]
+        # After a resume all radii are computed again although nothing was counted: no goal may become stale by that.
         before, self.transitions = self.transitions, int(counts.n.sum())
         return self.transitions != before
 
@@ -136,10 +140,10 @@ class ConfidenceSets:
         """Centre [X, K] and radius [X] of lemma 2 at the last update."""
         return self._radii.p_split, self._radii.r
 
-    @property
-    def lower_radius_log(self) -> float:
-        """l of lemma 1: a pair with n tries has r_low = l/n."""
-        return float(self.union_logs[0]) + math.log(N_LEVELS)
+    def local_lower_bounds(self, V: Floats, probe: Actions, probing: bool, cap: float) -> LocalLowerBounds:
+        """Return lower bounds V [columns, S] that an episode raises with the radii of the moment."""
+        c, log = self.counts, float(self.union_logs[0]) + math.log(N_LEVELS)
+        return LocalLowerBounds(V, probe, probing, self.q, log, self.complete, *self.kl_ball, cap, c.start, c.n_actions)
 
     def invalidate_radii(self) -> None:
         """Make the next update compute all radii again."""
@@ -168,31 +172,29 @@ class ConfidenceSets:
             start=c.start,
         )
 
-    def _set_absent_pairs(self, pairs: Longs) -> None:
-        # An action that a state does not have counts as the reset, which is known exactly.
-        p, p_split, r_low, r, q = self._radii
-        p[pairs, 0], p_split[pairs, 0] = 1.0, 1.0
-        r_low[pairs], r[pairs], q[pairs] = 0.0, 0.0, 0.0
-
     def grow_arrays(self) -> None:
         """Add pairs and successors that the counts have allocated."""
         shape, old = self.counts.successor.shape, self._radii.p.shape
         if old == shape:
             return
         room = [(0, new - before) for new, before in zip(shape, old, strict=True)]
+        # A pair never tried: no radius is finite, and all of its mass is unseen.
         untried = (0.0, 0.0, np.inf, np.inf, 1.0)
         self._radii = PairRadii(
             *(np.pad(a, room[: a.ndim], constant_values=v) for a, v in zip(self._radii, untried, strict=True))
         )
-        self.window_visits, self._counts_at_update = (
-            np.pad(self.window_visits, room[0]),
-            np.pad(self._counts_at_update, room[0]),
-        )
+        self.window_visits = np.pad(self.window_visits, room[0])
+        self._counts_at_update = np.pad(self._counts_at_update, room[0])
         self.q, self.complete = np.pad(self.q, room[0], constant_values=1.0), np.pad(self.complete, room[0])
 
-    WINDOW_SCHEMA: ClassVar[ArraySchema] = {"quiet": ArraySpec("int64", ("P",), low=0, high=EXCLUDED)}
-    UNSEEN_SCHEMA: ClassVar[ArraySchema] = {"unseen": ArraySpec("float64", ("X",), low=0, high=1)}
-    BALL_SCHEMA: ClassVar[ArraySchema] = {  # saved only if some pair is complete: the balls of the M complete pairs
+    # The window may know fewer pairs than the counts: some were found since the last plan.
+    UNSEEN_SCHEMA: ClassVar[ArraySchema] = {
+        "quiet": ArraySpec("int64", ("P",), low=0, high=EXCLUDED),
+        "unseen": ArraySpec("float64", ("X",), low=0, high=1),
+    }
+    # The balls of the M complete pairs, saved only if there are some. The counts do not determine them: local backups
+    # use those of the last update.
+    BALL_SCHEMA: ClassVar[ArraySchema] = {
         "complete": ArraySpec("bool", ("X",)),
         "complete_p": ArraySpec("float64", ("M", "K"), low=0, high=1),
         "complete_r": ArraySpec("float64", ("M",), low=0),
@@ -207,20 +209,15 @@ class ConfidenceSets:
         return arrays
 
     def restore_radii(self, arrays: dict[str, NDArray[Any]], windows: int, transitions: int) -> None:
-        """Invert :meth:`radii_state` on restored counts, with the number of the window and of the transitions.
-
-        The next update computes all radii again, because a checkpoint has none. It still returns False if no
-        transition came since ``transitions``: a resume must not make goals stale.
-        """
-        if check_arrays(self.WINDOW_SCHEMA, arrays)["P"] > len(self.counts.n):
-            raise ValueError("the window does not fit the counts")
+        """Invert :meth:`radii_state` on restored counts, with the number of the window and of the transitions."""
         self.grow_arrays()
+        sizes = check_arrays(self.UNSEEN_SCHEMA, arrays)
+        if sizes["P"] > len(self.q) or sizes["X"] != len(self.q):
+            raise ValueError("the bounds on the unseen mass do not fit the counts")
         self.window.window_number, self.window.entry_counts = windows, np.array(arrays["quiet"])
         self.invalidate_radii()
         if transitions >= 0:
             self._counts_at_update[:], self.transitions = 0, transitions
-        if check_arrays(self.UNSEEN_SCHEMA, arrays)["X"] != len(self.q):
-            raise ValueError("the bounds on the unseen mass do not fit the counts")
         self.q = np.array(arrays["unseen"])
         if "complete" not in arrays:
             return
@@ -251,6 +248,7 @@ def update_pair_radii(pairs, tally, logs, branching, out):  # type: ignore[no-un
         if n == 0:
             continue
         fresh = n - tally.settled[x]
+        # Without a try since the restart any row would do as the centre: r = 1000 covers every distribution.
         for k in range(o):
             out.p[x, k] = tally.counts[x, k] / n
             out.p_split[x, k] = tally.recent[x, k] / fresh if fresh > 0 else out.p[x, k]
@@ -270,14 +268,17 @@ def observed_ball_radius(x, tally, union_log):  # type: ignore[no-untyped-def]
     """Return r of the pair x (lemma 2)."""
     n, o, settled = tally.n[x], tally.support[x], tally.settled[x]
     fresh = n - settled
-    if fresh == 0:  # no transition since the restart: useless, but finite, as infinity times a variance of 0 is NaN
+    # No transition since the restart: useless, but finite, because infinity times a variance of 0 is NaN.
+    if fresh == 0:
         return 1e3
     regret = math.lgamma(n + o / 2) - math.lgamma(settled + o / 2)
     for k in range(o):
         c, count = tally.recent[x, k], tally.counts[x, k]
-        if c > 0:  # 0 ln 0 would be NaN
+        # 0 ln 0 would be NaN.
+        if c > 0:
             regret += c * math.log(c / fresh) - math.lgamma(count + 0.5) + math.lgamma(count - c + 0.5)
-    restart = math.log(4.0 if o <= 4 else o * (o - 1.0))  # -ln w_o, the weight of the o-th restart
+    # -ln w_o: the weights of all restarts sum to one, so no bound on their number is needed.
+    restart = math.log(4.0 if o <= 4 else o * (o - 1.0))
     return (union_log + restart + regret) / fresh
 
 
@@ -303,10 +304,8 @@ class UnseenMassWindow:
 
     def __init__(self, delta: float, entry_factor: int = 4) -> None:
         self._delta, self._entry_factor = delta, entry_factor
-        self.window_number = 1
-        """k"""
-        self.entry_counts: Longs = np.zeros(0, np.int64)
-        """[X] the count n with which every pair entered"""
+        self.window_number = 1  # k
+        self.entry_counts: Longs = np.zeros(0, np.int64)  # [X] the count n with which every pair entered
 
     @property
     def log_inverse_delta(self) -> float:
@@ -339,6 +338,7 @@ def close_if_surprised(starts, settled):  # type: ignore[no-untyped-def]
     surprised = False
     for x in range(len(starts)):
         surprised |= settled[x] > starts[x]
+    # The next window is a new event, and only visits after its opening count. So every pair must enter again.
     for x in range(len(starts) if surprised else 0):
         if settled[x] > starts[x]:
             starts[x] = EXCLUDED
@@ -354,6 +354,7 @@ def enter_mature_pairs(starts, n, settled, entry_factor):  # type: ignore[no-unt
     Enough is ``entry_factor`` times the count at which any pair that is not excluded last surprised.
     """
     latest, visits = 0, np.zeros(len(n))
+    # A late surprise of an excluded pair must not keep all others out.
     for x in range(len(n)):
         if starts[x] != EXCLUDED:
             latest = max(latest, settled[x])
@@ -380,7 +381,8 @@ def conditional_intervals(model: EmpiricalModel) -> tuple[Floats, Floats]:
     radius = np.broadcast_to(model.r[:, None], used.shape)
     single = (model.support == 1)[:, None] & used
     low, high = _interval_end(model.p_split, radius, 0.0), _interval_end(model.p_split, radius, 1.0)
-    low[single] = high[single] = 1.0  # nothing to estimate
+    # Given that the only observed successor comes, its probability is one: there is nothing to estimate.
+    low[single] = high[single] = 1.0
     low[~used] = high[~used] = 0.0
     return low, high
 
@@ -392,11 +394,13 @@ def _interval_end(p: Floats, radius: Floats, outer: float) -> Floats:
         middle = (inside + outside) / 2
         within = _binary_divergence(p, middle) <= radius
         inside, outside = np.where(within, middle, inside), np.where(within, outside, middle)
-    return outside  # the outer side, so rounding widens the interval
+    # The outer side, so rounding widens the interval.
+    return outside
 
 
 def _binary_divergence(p: Floats, y: Floats) -> Floats:
     """Return kl(p, y) of the two-point distributions."""
+    # NumPy computes both branches: 0 ln 0 = NaN is discarded, and an infinite divergence is outside of every radius.
     with np.errstate(divide="ignore", invalid="ignore"):
         first = np.where(p > 0, p * np.log(p / y), 0.0)
         second = np.where(p < 1, (1 - p) * np.log((1 - p) / (1 - y)), 0.0)

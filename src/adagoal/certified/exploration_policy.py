@@ -26,11 +26,11 @@ def plan_probing_actions(order, chain, model, rival, horizon, max_sweeps):  # ty
     The policy looks ahead ``horizon`` times as far as the longest way to the goal.
     """
     row_of, end = chain.row_of, chain.end
-    N, first = len(order), row_of[model.start]
-    A = model.support.shape[0] // len(rival)
+    N, A, first = len(order), model.support.shape[0] // len(rival), row_of[model.start]
     discount = 1.0 - 1.0 / (horizon * chain.top)
     reward = _probing_rewards(order, chain, model, rival, discount)
     u = np.zeros(N)
+    # Forwards and backwards in turn: a sweep in place carries values along its order only.
     for sweep in range(max_sweeps):
         change = 0.0
         for step in range(N):
@@ -47,6 +47,7 @@ def plan_probing_actions(order, chain, model, rival, horizon, max_sweeps):  # ty
             rival[s] = action
             change = max(change, abs(best - u[i]))
             u[i] = best
+        # A nearly best policy probes as well.
         if change <= 1e-3 * u[first]:
             break
     if u[first] <= 0.0:
@@ -58,8 +59,7 @@ def plan_probing_actions(order, chain, model, rival, horizon, max_sweeps):  # ty
 def _rival_visits(order, chain, model, rival, discount):  # type: ignore[no-untyped-def]
     """Return [N] the discounted visits of the rival from the start, in the empirical model."""
     row_of, end = chain.row_of, chain.end
-    N, first = len(order), row_of[model.start]
-    A = model.support.shape[0] // len(rival)
+    N, A, first = len(order), model.support.shape[0] // len(rival), row_of[model.start]
     M, visits = np.eye(N), np.zeros(N)
     visits[first] = 1.0
     for i in range(N):
@@ -97,7 +97,8 @@ def _solve_linear_system(M, b):  # type: ignore[no-untyped-def]
 
 @numba.njit(cache=True, nogil=True)
 def _future_uncertainty(x, chain, model):  # type: ignore[no-untyped-def]
-    """Return half of the width of the pair x for the mean of Z over its observed successors."""
+    """Return the derivative of the width of the pair x, for the mean of Z, with respect to ln r."""
+    # One try more lowers ln r by about 1/n. The derivative of sqrt(2 r Var) is half of it, hence 0.5 under the root.
     mean, square, most = 0.0, 0.0, 0.0
     for k in range(model.support[x]):
         z = chain.Z[chain.row_of[model.successor[x, k]]]
@@ -111,8 +112,7 @@ def _future_uncertainty(x, chain, model):  # type: ignore[no-untyped-def]
 def _probing_rewards(order, chain, model, rival, discount):  # type: ignore[no-untyped-def]
     """Return [N, A] how much one more try of each pair lowers the bound, up to a common factor."""
     F, beta, top, ceiling = chain.F, chain.beta, chain.top, chain.Z.max()
-    N, first = len(order), chain.row_of[model.start]
-    A = model.support.shape[0] // len(rival)
+    N, A, first = len(order), model.support.shape[0] // len(rival), chain.row_of[model.start]
     w = _rival_visits(order, chain, model, rival, discount)
     reward, need = np.zeros((N, A)), np.zeros(N)
     sd, span, mean = np.empty(N + 1), np.empty(N + 1), np.empty(N + 1)
@@ -135,7 +135,7 @@ def _probing_rewards(order, chain, model, rival, discount):  # type: ignore[no-u
         column_moments(x, model, chain.row_of, F, sd, span, mean)
         need += w[i] * np.abs(mean[:N] - F[i, :N])
         noise = math.sqrt(0.5 * r) * (sd[N] + sd[:N] @ beta) + r * (span[N] + span[:N] @ beta) + q * min(mean[N], top)
-        # the radius r is about a constant divided by the tries
+        # The radius r is about a constant divided by the tries.
         reward[i, a] += w[i] * (noise + _future_uncertainty(x, chain, model)) * r
     for i in range(N):
         x = chain.pair[i]

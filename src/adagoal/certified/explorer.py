@@ -35,21 +35,13 @@ from adagoal.certified.events import ConfidenceSets, UnseenMassWindow
 from adagoal.certified.exploration_policy import plan_probing_actions
 from adagoal.certified.gaps import bound_suboptimality
 from adagoal.certified.goal_table import GoalTable
-from adagoal.certified.heuristics import (
-    Heuristics,
-    Schedule,
-    columns_due_for_duals,
-    select_foremost,
-    stale_candidates,
-    worst_column,
-)
+from adagoal.certified.heuristics import Heuristics, Schedule
 from adagoal.certified.sweeps import split_blocks, sweep_block
 from adagoal.certified.triangle import improve_by_neighbours
 from adagoal.core.compiled_code import run_jobs_in_threads
 from adagoal.core.environment import NO_LIMIT, ExplorationPlan
 from adagoal.core.file_formats import COUNT_SCHEMA, check_json_value, object_schema
 from adagoal.core.goal_space import GoalSpace
-from adagoal.core.local_backup import LocalLowerBounds
 from adagoal.core.transition_data import TransitionCounts
 from adagoal.core.types import Actions, Bools, Floats, Longs
 from adagoal.planning.model_arrays import EmpiricalModel, GoalBlock
@@ -89,12 +81,8 @@ class CertifiedExplorer(GoalTable):
         heuristics: Heuristics | None = None,
     ) -> None:
         self.heuristics = heuristics or Heuristics()
-        super().__init__(
-            counts,
-            L + 1.0 + epsilon,
-            space or GoalSpace.from_states(counts.n_states, state_bound),
-            self.heuristics.small_world.upper_cap_factor,
-        )
+        space = space or GoalSpace.from_states(counts.n_states, state_bound)
+        super().__init__(counts, L + 1.0 + epsilon, space, self.heuristics.small_world.upper_cap_factor)
         self.L, self.epsilon = L, epsilon
         self.confidence = confidence(
             counts,
@@ -130,42 +118,24 @@ class CertifiedExplorer(GoalTable):
         if not self.schedule.can_sweep:
             return False
         self._update_radii()
-        E = self.E
-        candidates, first = stale_candidates(self.stale, wanted, self.D, E, self.L, self.epsilon)
-        if not len(candidates):
-            return False
-        most = self.schedule.goals_per_plan(len(candidates))
-        if len(candidates) > most:
-            candidates = select_foremost(candidates, first, E, most)
-        self._plan_blocks(split_blocks(candidates))
-        return True
+        columns = self.schedule.goals_to_plan(self.stale, wanted, self.D, self.E, self.L, self.epsilon)
+        if len(columns):
+            self._plan_blocks(split_blocks(columns))
+        return len(columns) > 0
 
     def exploration_plan(self) -> ExplorationPlan:
         """Return what to play: greedy for the lower bounds, and in some rollouts actions that probe action gaps."""
-        h, counts = self.heuristics, self.counts
-        self._n_rollouts = turn = self._n_rollouts + 1
-        worst = worst_column(self.D, self.E, self.L)
-        p, r = self.confidence.kl_ball
-        gap_leads = self.gap[worst] <= h.gap_preference * (min(self.upper[worst], self.cap) - self.D[worst])
-        local = LocalLowerBounds(
-            V=self.V.T,
-            probe=self.probing.T,
-            probing=(turn % h.frequent_probe_period > 0 if gap_leads else turn % h.rare_probe_period == 0)
-            and self.schedule.strategy.action_gaps,
-            q=self.confidence.q,
-            log=self.confidence.lower_radius_log,
-            complete=self.confidence.complete,
-            p=p,
-            r=r,
-            cap=self.cap,
-            start=counts.start,
-            n_actions=counts.n_actions,
-        )
+        self._n_rollouts += 1
+        worst = int(np.argmax(np.where(self.D <= self.L, self.E, -1.0)))
+        interval = min(self.upper[worst], self.cap) - self.D[worst]
+        probing = self.schedule.probes_gaps(self._n_rollouts, self.gap[worst], interval)
+        local = self.confidence.local_lower_bounds(self.V.T, self.probing.T, probing, self.cap)
         limit = math.ceil(min(4 * self.cap * (self.L + 1) / self.epsilon, NO_LIMIT))
-        if len(self._no_thresholds) != len(counts.n):
-            self._no_thresholds = np.full(len(counts.n), NO_LIMIT)
-        interval = self.schedule.replan_interval()
-        return ExplorationPlan(local, self.goal_state, limit, self._no_thresholds, self.goals_of_states(), interval)
+        # Rollouts are short in a small world, so they share one array.
+        if len(self._no_thresholds) != len(self.counts.n):
+            self._no_thresholds = np.full(len(self.counts.n), NO_LIMIT)
+        steps = self.schedule.replan_interval()
+        return ExplorationPlan(local, self.goal_state, limit, self._no_thresholds, self.goals_of_states(), steps)
 
     def finalize(self, wanted: Bools) -> None:
         """Bring waiting goals up to date for an answer before the end, smallest error first.
@@ -174,6 +144,7 @@ class CertifiedExplorer(GoalTable):
         """
         self._sync_with_counts()
         self.schedule.refill_completely()
+        # Hops and duals would wait for more steps otherwise.
         self._hops_counted_at = 0.0
         self._update_radii()
         self.polished[:] = 0.0
@@ -188,13 +159,15 @@ class CertifiedExplorer(GoalTable):
         Counts and bounds carry over. The fixed function of lemma 1 depends on the cap, so each stage has its own share
         delta / (stage (stage + 1)) of that event. The other events do not depend on the radius.
         """
-        unfinished = self.Y[self.counts.start] > self._upper_cap - 1.0  # lemma 6 says nothing about their policies
+        # Lemma 6 says nothing about the policies of these columns, so they restart at the new height.
+        unfinished = self.Y[self.counts.start] > self._upper_cap - 1.0
         self.L, self.cap = L, L + 1.0 + self.epsilon
         self.confidence.set_curriculum_stage(stage)
         self.Y[:, unfinished], self.best[:, unfinished] = self.upper_start_factor * self.cap, self.counts.n_actions
         self.zero_at_goals(np.flatnonzero(unfinished))
         self.polished[:] = 0.0
         self.stale[:] = True
+        # The next plan looks at the counts again: more goals are near enough for their own column.
         self._n_known_transitions = self._n_steps_counted = -1
 
     def extra_arrays(self) -> dict[str, NDArray[Any]]:
@@ -211,21 +184,22 @@ class CertifiedExplorer(GoalTable):
         self.add_columns()
         self.confidence.grow_arrays()
         self.seen_states = np.flatnonzero(self.counts.seen)
+        # The agent has raised V on its way.
         np.maximum(self.D, self.V[self.counts.start], out=self.D)
         self.schedule.update(float(taken), len(self.seen_states), len(self.D), self._n_known_transitions)
 
     def _update_radii(self) -> None:
         """Compute the radii of the counts and the hop bounds of all goals; mark all goals as stale."""
-        if self._radii_outdated and self.confidence.update_radii(
-            self._thread_pool, self.schedule.strategy.known_successor_balls
-        ):
+        balls = self.schedule.strategy.known_successor_balls
+        if self._radii_outdated and self.confidence.update_radii(self._thread_pool, balls):
             self.stale[:] = True
             self._apply_hop_bounds()
         self._radii_outdated = False
 
     @property
     def _upper_cap(self) -> float:
-        """C' of lemma 6. It may fall: a policy is proper once Y(s0) is one below the lowest C' so far."""
+        """C' of lemma 6."""
+        # It falls when a world becomes large: a policy is proper once Y(s0) is one below the lowest C' so far.
         return self.schedule.strategy.upper_cap_factor * self.cap
 
     def _plan_blocks(self, blocks: list[Longs]) -> None:
@@ -235,27 +209,23 @@ class CertifiedExplorer(GoalTable):
         self._sweep_blocks(blocks, False, work)
         block = np.concatenate(blocks) if len(blocks) > 1 else blocks[0]
         self.stale[block] = False
-        steps, h, strategy = float(self.counts.n.sum()), self.heuristics, self.schedule.strategy
-        growth = h.min_dual_step_growth, strategy.max_dual_step_growth, h.deferred_dual_step_growth
-        limits = self.L, self.epsilon, strategy.max_dual_error * self.epsilon, h.urgent_error_share
-        due = columns_due_for_duals(block, steps, self.D, self.E, self.polished, *limits, growth)
-        self._solve_exact_duals(split_blocks(due)[: len(blocks)], steps)
+        steps, bounds = float(self.counts.n.sum()), (self.D, self.E, self.polished)
+        due = self.schedule.goals_due_for_duals(block, steps, *bounds, self.L, self.epsilon)
+        # In a deterministic world closed forms are exact, and hops are the better gaps.
+        if self.counts.support.max() == 1:
+            self.polished[due] = steps
+        else:
+            self._solve_exact_duals(split_blocks(due), steps)
 
     def _solve_exact_duals(self, blocks: list[Longs], steps: float) -> None:
         """Sweep with exact duals as far as there are tokens, then bound action gaps in a small world."""
-        bought, total = [], 0.0
-        for block in blocks:
-            if not self.schedule.duals.has_tokens:
-                break
+        bought, work = self.schedule.buy_duals(blocks)
+        for block in bought:
             self.polished[block] = steps
-            if self.counts.support.max() != 1:  # in a deterministic world closed forms are exact, and hops are better
-                work = self.schedule.dual_cost(len(block))
-                self.schedule.spend_on_duals(work)
-                total += work
-                bought.append(block)
         if bought:
-            self._sweep_blocks(bought, True, total)
+            self._sweep_blocks(bought, True, work)
         if self.schedule.strategy.action_gaps:
+            # Lemma 6 says that these policies are proper.
             for block in bought:
                 self._bound_action_gaps(block[self.Y[self.counts.start, block] <= self._upper_cap - 1.0])
 
@@ -263,16 +233,13 @@ class CertifiedExplorer(GoalTable):
         """Improve both bounds of the columns of the blocks (lemmas 5, 6 and 13), in threads if there is enough work."""
         h, strategy, jobs = self.heuristics, self.schedule.strategy, []
         model, start, order = self.confidence.empirical_model(), self.counts.start, self.seen_states
+        # Not in threads: this reads the columns of other blocks.
         if self.space.goals_are_states and strategy.triangle:
             least, bounds = h.min_triangle_gain * self.epsilon, (self.V.T, self.Y.T, self.best.T)
             for block in blocks:
                 improve_by_neighbours(block, self.goal_state, self.column, order, model, self.cap, least, *bounds)
         sweeps, tolerance = h.max_dual_sweeps if exact else h.max_closed_form_sweeps, h.sweep_tolerance * self.epsilon
-        parts = blocks
-        if exact and self.schedule.splits_plans:
-            # one job per goal, because a block would keep one thread busy for long while others have nothing to do
-            parts = [block[i : i + 1] for block in blocks for i in range(len(block))]
-        for block in parts:
+        for block in self.schedule.split_jobs(blocks, exact):
             below = GoalBlock(order, self.block_columns(block), self.cap, exact, sweeps, tolerance)
             above = below._replace(cap=self._upper_cap)
             jobs.append(partial(sweep_block, self.confidence.low, model, below, block, self.V.T, self.optimistic.T))
@@ -289,33 +256,28 @@ class CertifiedExplorer(GoalTable):
 
     def _apply_hop_bounds(self) -> None:
         """Improve both bounds of all goals in deterministic parts of the world (lemma 12)."""
-        c, h, steps = self.counts, self.heuristics, float(self.counts.n.sum())
-        if steps < h.hop_step_growth * self._hops_counted_at or not self.schedule.gaps.has_tokens:
+        counts, sets, steps = self.counts, self.confidence, float(self.counts.n.sum())
+        if not self.schedule.hops_due(steps, self._hops_counted_at):
             return
         self._hops_counted_at = steps
-        graph = deterministic.read_deterministic_map(
-            c, self.confidence.window_visits, self.confidence.window.log_inverse_delta
-        )
+        graph = deterministic.read_deterministic_map(counts, sets.window_visits, sets.window.log_inverse_delta)
         if graph is None:
             return
-        E = self.E
-        open_ = np.flatnonzero((self.goal_state >= 0) & (self.D <= self.L) & (E > h.hop_error_share * self.epsilon))
+        E, enough = self.E, self.heuristics.hop_error_share * self.epsilon
+        # Column 0 has no goal of its own, so no path leads there.
+        open_ = np.flatnonzero((self.goal_state >= 0) & (self.D <= self.L) & (E > enough))
         self.schedule.spend_on_hops(len(open_), len(graph.before))
-        column = np.append(self.column, -1)[self.space.goals_of_states[: c.n_states]]
+        column = np.append(self.column, -1)[self.space.goals_of_states[: counts.n_states]]
         self.D[open_] = np.minimum(deterministic.hop_lower_bounds(graph, column, open_, self.D[open_]), self.cap)
         upper, loss = (a[open_] for a in deterministic.hop_upper_bounds(graph, column, len(self.D)))
         new = goal_table.goal_errors(self.D[open_], upper, np.full(len(open_), np.inf), self.L, np.inf)
-        pays = (new <= self.epsilon) | (new < h.hop_policy_error_share * E[open_])
-        better = (upper <= self.cap - 1.0) & (new < E[open_]) & pays
+        better = (upper <= self.cap - 1.0) & self.schedule.hop_policy_pays(new, E[open_], self.epsilon)
         chosen = open_[better]
         deterministic.write_hop_policies(graph, column, chosen, loss[better], self.returned.T)
         self.upper[chosen], self.gap[chosen] = upper[better], np.inf
 
     def _bound_action_gaps(self, block: Longs) -> None:
-        """Bound the value and sub-optimality of the policies of Y (lemmas 7 to 9), as far as there are tokens.
-
-        Only for goals with Y(s0) <= C' - 1: their policies are proper (lemma 6).
-        """
+        """Bound the value and sub-optimality of the policies of Y (lemmas 7 to 9), as far as there are tokens."""
         jobs, work = [], 0.0
         for j in block:
             if self.schedule.gaps.has_tokens:
@@ -325,7 +287,8 @@ class CertifiedExplorer(GoalTable):
         run_jobs_in_threads(jobs, self._thread_pool if threaded else None)
 
     def _bound_gap_of_goal(self, j: int, model: EmpiricalModel) -> None:
-        """Bound the gap of column j, and plan where to probe it. Nothing of another column is read or written."""
+        """Bound the gap of column j, and plan where to probe it."""
+        # Jobs of several goals run at the same time: nothing of another column is read or written here.
         h, order = self.heuristics, self.seen_states
         V, Y, policy = (np.ascontiguousarray(a[:, j]) for a in (self.V, self.Y, self.best))
         actions = np.full(len(V), -1, np.int16)
@@ -334,7 +297,8 @@ class CertifiedExplorer(GoalTable):
         if np.isfinite(gap):
             plan_probing_actions(order, chain, model, actions, h.probe_horizon, h.max_probe_sweeps)
         self.probing[:, j] = actions
-        if most <= self.cap:  # lemma 10 needs V^pi <= C everywhere
+        # Lemma 10 needs V^pi <= C everywhere.
+        if most <= self.cap:
             goal_table.record_if_better(j, value, gap, self.L, *self._recorded_policies)
 
     def state(self) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:

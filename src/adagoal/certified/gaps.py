@@ -26,10 +26,10 @@ import numpy as np
 from adagoal.core.operators import FAST_SUM_OPTIONS, VECTOR_MATH_OPTIONS, ball_width, closed_form_up
 from adagoal.core.types import Bools, Floats, Longs
 
+# Iterations of lemma 7 and sweeps of lemma 9. Every iterate is a bound, so stopping early is safe.
 MAX_GAP_ITERATIONS = 100
-"""Iterations of lemma 7 and sweeps of lemma 9; every iterate is a bound, so stopping early is safe."""
+# Policies whose empirical value exceeds this multiple of their upper bound get no bound: W is ill-conditioned.
 MAX_VALUE_RATIO = 1000.0
-"""Policies whose empirical value exceeds this multiple of their upper bound get no bound: W is ill-conditioned."""
 
 
 class PolicyChain(NamedTuple):
@@ -55,11 +55,8 @@ def bound_suboptimality(order, goal, model, V, Y, policy, all_seen, rival):  # t
     it tells where more tries would lower that bound. All bounds are infinite if the policy is not proper under the
     empirical kernel.
     """
-    N = len(order)
-    A = model.support.shape[0] // V.shape[0]
-    row_of = np.full(V.shape[0], -1)
-    pair = np.full(N, -1)
-    end = goal[order]
+    N, A = len(order), model.support.shape[0] // len(V)
+    row_of, pair, end = np.full(len(V), -1), np.full(N, -1), goal[order]
     top = 1.0 + Y[model.start]
     for i in range(N):
         s = order[i]
@@ -68,7 +65,8 @@ def bound_suboptimality(order, goal, model, V, Y, policy, all_seen, rival):  # t
         if not goal[s] and policy[s] != A and not model.terminal[s]:
             pair[i] = s * A + policy[s]
     F = _expected_visits(pair, row_of, end, model, _order_nearest_first(order, Y), MAX_VALUE_RATIO * top)
-    if not F[:, N].max() <= MAX_VALUE_RATIO * top:  # also true for NaN
+    # "not <=" and not ">", because it is also true for NaN
+    if not F[:, N].max() <= MAX_VALUE_RATIO * top:
         none = np.zeros(N)
         return np.inf, np.inf, np.inf, PolicyChain(row_of, end, pair, F, none, none, np.zeros((3, N)), top, none)
     beta, seen = _estimation_errors(pair, row_of, model, F, top)
@@ -158,6 +156,7 @@ def _estimation_errors(pair, row_of, model, F, top):  # type: ignore[no-untyped-
         unseen[i] = q * top
         for y in range(N):
             K[i, y] = ball_width(r, sd[y], span[y])
+        # The iteration of lemma 7 may start here: sd and span of V^pi are at most top.
         beta[i] = min((ball_width(r, 1.0, 1.0) + q) * top, top)
     for _ in range(MAX_GAP_ITERATIONS):
         new = np.minimum(beta, b + unseen + K @ beta)
@@ -193,6 +192,7 @@ def _value_bounds(order, chain, model, Y):  # type: ignore[no-untyped-def]
         most = max(most, bound)
         if i == first:
             value = bound
+    # In states never seen the policy resets.
     return value, max(most, 1.0 + value)
 
 
@@ -200,8 +200,7 @@ def _value_bounds(order, chain, model, Y):  # type: ignore[no-untyped-def]
 def _action_gains(order, chain, model, V, Y, policy):  # type: ignore[no-untyped-def]
     """Return the gains [N, A + 1] of lemma 8: how much better than the policy each action may be, the reset last."""
     row_of, F = chain.row_of, chain.F
-    N, first = len(order), row_of[model.start]
-    A = model.support.shape[0] // len(V)
+    N, A, first = len(order), model.support.shape[0] // len(V), row_of[model.start]
     v = F[:, N]
     sd, span, mean = np.empty(N + 1), np.empty(N + 1), np.empty(N + 1)
     gain = np.zeros((N, A + 1))
@@ -216,6 +215,7 @@ def _action_gains(order, chain, model, V, Y, policy):  # type: ignore[no-untyped
             x = s * A + a
             if policy[s] == a:
                 continue
+            # Lemma 8 has this bound for pairs never tried, too.
             gain[i, a] = Y[s] - 1.0
             if model.support[x] == 0:
                 continue
@@ -232,12 +232,11 @@ def _iterate_suboptimality(order, chain, model, gain, elsewhere, V, Y, policy, r
 
     ``elsewhere`` bounds the sub-optimality in states never seen.
     """
-    row_of, end = chain.row_of, chain.end
-    N, first = len(order), row_of[model.start]
-    A = model.support.shape[0] // len(V)
-    Z = chain.Z
+    row_of, end, Z = chain.row_of, chain.end, chain.Z
+    N, A, first = len(order), model.support.shape[0] // len(V), row_of[model.start]
     for i in range(N):
         Z[i] = 0.0 if end[i] else max(Y[order[i]] - V[order[i]], 0.0)
+    # The ceiling falls with Z, so it is taken anew in every sweep.
     for sweep in range(MAX_GAP_ITERATIONS):
         ceiling, change = max(elsewhere, Z.max()), 0.0
         for step in range(N):
@@ -245,8 +244,7 @@ def _iterate_suboptimality(order, chain, model, gain, elsewhere, V, Y, policy, r
             s = order[i]
             if end[i]:
                 continue
-            best = gain[i, A] + Z[first]
-            action = A
+            best, action = gain[i, A] + Z[first], A
             for a in range(0 if model.terminal[s] else A):
                 x = s * A + a
                 up = 0.0
@@ -256,15 +254,15 @@ def _iterate_suboptimality(order, chain, model, gain, elsewhere, V, Y, policy, r
                         z = Z[row_of[model.successor[x, k]]]
                         m += model.p_split[x, k] * z
                         most = max(most, z)
+                    # Not the argmax for any variance: this saves most of the second pass.
                     if policy[s] != a and gain[i, a] + (1.0 - model.q[x]) * most <= best:
-                        continue  # not the argmax for any variance: saves most of the second pass
+                        continue
                     for k in range(model.support[x]):
                         variance += model.p_split[x, k] * (Z[row_of[model.successor[x, k]]] - m) ** 2
                     # Other actions pay nothing for their unseen mass here: lemma 9 only uses V* >= 0 there.
                     up = closed_form_up(m, variance, most, model.r[x], model.q[x], ceiling if policy[s] == a else 0.0)
                 if gain[i, a] + up > best:
-                    best = gain[i, a] + up
-                    action = a
+                    best, action = gain[i, a] + up, a
             rival[s] = action
             best = max(best, 0.0)
             if best < Z[i]:
@@ -275,13 +273,11 @@ def _iterate_suboptimality(order, chain, model, gain, elsewhere, V, Y, policy, r
     return Z[first]
 
 
-# The inner loops: one pair, for all columns of the visits at once.
-
-
 @numba.njit(**VECTOR_MATH_OPTIONS)
 def column_moments(x, model, row_of, F, sd, span, mean):  # type: ignore[no-untyped-def]
     """Standard deviation, range and mean of every column of F [N, m] over the observed successors of the pair x."""
-    # Up to four successors are one loop that keeps everything in registers.
+    # Up to four successors are one loop that keeps everything in registers. Values are taken relative to the first
+    # successor: the variance of large, nearly equal numbers would cancel.
     o, first = model.support[x], np.uintp(row_of[model.successor[x, 0]])
     if o <= 4:
         i1, w1 = _successor_and_weight(x, 1, model, row_of)
@@ -294,7 +290,7 @@ def column_moments(x, model, row_of, F, sd, span, mean):  # type: ignore[no-unty
             span[y] = max(max(d1, d2), max(d3, 0.0)) - min(min(d1, d2), min(d3, 0.0))
             mean[y] = m + F[first, y]
         return
-    low, high = np.zeros(F.shape[1]), np.zeros(F.shape[1])  # relative to the first successor
+    low, high = np.zeros(F.shape[1]), np.zeros(F.shape[1])
     mean[:], sd[:] = 0.0, 0.0
     for k in range(1, o):
         i, w = _successor_and_weight(x, k, model, row_of)

@@ -20,18 +20,19 @@ from adagoal.core.goal_space import GoalSpace
 from adagoal.core.transition_data import TransitionCounts
 from adagoal.core.types import Actions, Longs
 
-NO_KNOWN_PATH = 2**62  # hops to a state without a known path
+# Hops to a state without a known path: larger than any number of hops, and one more does not overflow.
+NO_KNOWN_PATH = 2**62
 
 
 class GoalTable:
     """Bounds and policies of every goal: tables [S, columns] and rows [columns]."""
 
+    # Values reserved for a table, 1 GiB of float64: memory is free until it is written, and reserving saves copies.
     reserved_values = 2**27
-    """Values reserved for a table, 1 GiB of float64: memory is free until it is written, and reserving saves copies."""
-
     TABLE_NAMES = ("V", "Y", "optimistic", "probing", "best", "returned")
     ROW_NAMES = ("goal_state", "D", "upper", "gap", "stale", "polished")
 
+    # Arrays of a checkpoint. R states and N goals may be fewer than now: some were found since the last plan.
     ARRAY_SCHEMA: ClassVar[ArraySchema] = {
         **dict.fromkeys(("V", "Y"), ArraySpec("float64", ("R", "C"), low=0, finite=False)),
         **dict.fromkeys(("optimistic", "best", "returned"), ArraySpec("int16", ("R", "C"), low=0, high="A")),
@@ -43,7 +44,6 @@ class GoalTable:
         "column": ArraySpec("int64", ("N",), low=0, below="C"),
         "_is_goal": ArraySpec("bool", ("N",)),
     }
-    """Arrays of a checkpoint. R states and N goals may be fewer than now: some were found since the last plan."""
 
     def __init__(
         self, counts: TransitionCounts, cap: float, space: GoalSpace, upper_start_factor: float = 1.25
@@ -52,40 +52,26 @@ class GoalTable:
         states, actions = counts.n_states, counts.n_actions
         self.counts, self.cap, self.space, self.upper_start_factor = counts, cap, space, upper_start_factor
         self._is_goal = np.isin(np.arange(space.n_goal_numbers), space.goal_numbers)
-        self.goals = np.flatnonzero(self._is_goal)
-        """[G] the goal space"""
+        self.goals = np.flatnonzero(self._is_goal)  # [G] the goal space
         self._column_capacity = 1
         self._n_known_transitions = -1  # distinct transitions at the last call of add_columns
         self._hop_counts = np.zeros(0, np.int64)  # [S] fewest observed transitions from the start
         self._known_support = np.zeros(0, np.int64)  # [X] the support that _hop_counts has taken in
         # Tables and rows with room for more columns. Columns are contiguous, because a backup reads only one.
         self._wide_arrays: dict[str, NDArray[Any]] = {}
-        self.column = np.zeros(space.n_goal_numbers, np.int64)
-        """[N] column of every goal; 0 for goals never seen, or only far away"""
-        self.V = np.zeros((states, 1))
-        """[S, columns] lower bounds"""
-        self.Y = np.full((states, 1), upper_start_factor * cap)
-        """[S, columns] upper bounds"""
-        self.optimistic = np.zeros((states, 1), np.int16)
-        """[S, columns] greedy for V: what exploration plays"""
-        self.probing = np.full((states, 1), -1, np.int16)
-        """[S, columns] actions that probe the action gaps, -1: none"""
-        self.best = np.full((states, 1), actions, np.int16)
-        """[S, columns] the policy of Y"""
-        self.returned = self.best.copy()
-        """[S, columns] the recorded policy, which ``upper`` and ``gap`` bound"""
-        self.goal_state = np.full(1, -1)
-        """[columns] the goal of every column, -1 for column 0"""
-        self.D = np.zeros(1)
-        """[columns] lower bounds on V*(s0)"""
-        self.upper = np.full(1, np.inf)
-        """[columns] upper bounds on the value of the recorded policy at s0"""
-        self.gap = np.full(1, np.inf)
-        """[columns] upper bounds on its sub-optimality at s0"""
-        self.stale = np.ones(1, bool)
-        """[columns] not planned with the latest counts"""
-        self.polished = np.zeros(1)
-        """[columns] step count at the last plan with exact duals"""
+        self.column = np.zeros(space.n_goal_numbers, np.int64)  # [N] of every goal; 0: never seen, or only far away
+        self.V = np.zeros((states, 1))  # [S, columns] lower bounds
+        self.Y = np.full((states, 1), upper_start_factor * cap)  # [S, columns] upper bounds
+        self.optimistic = np.zeros((states, 1), np.int16)  # [S, columns] greedy for V: what exploration plays
+        self.probing = np.full((states, 1), -1, np.int16)  # [S, columns] actions that probe action gaps, -1: none
+        self.best = np.full((states, 1), actions, np.int16)  # [S, columns] the policy of Y
+        self.returned = self.best.copy()  # [S, columns] the recorded policy, which ``upper`` and ``gap`` bound
+        self.goal_state = np.full(1, -1)  # [columns] the goal of every column, -1 for column 0
+        self.D = np.zeros(1)  # [columns] lower bounds on V*(s0)
+        self.upper = np.full(1, np.inf)  # [columns] upper bounds on the value of the recorded policy at s0
+        self.gap = np.full(1, np.inf)  # [columns] upper bounds on its sub-optimality at s0
+        self.stale = np.ones(1, bool)  # [columns] not planned with the latest counts
+        self.polished = np.zeros(1)  # [columns] step count at the last plan with exact duals
 
     def add_rows(self) -> None:
         """Add rows for new states and numbers for new goals."""
@@ -97,20 +83,15 @@ class GoalTable:
             self.goals = np.flatnonzero(self._is_goal)
         if states == len(self.V):
             return
-        fill = {
-            "V": 0.0,
-            "Y": self.upper_start_factor * self.cap,
-            "optimistic": 0,
-            "probing": -1,
-            "best": actions,
-            "returned": actions,
-        }
+        top = self.upper_start_factor * self.cap
+        fill = {"V": 0.0, "Y": top, "optimistic": 0, "probing": -1, "best": actions, "returned": actions}
         for name, value in fill.items():
             array = getattr(self, name)
             wide = np.pad(array, [(0, states - len(array)), (0, 0)], constant_values=value)
             setattr(self, name, np.asfortranarray(wide))
         self._wide_arrays.clear()
-        self._column_capacity = len(self.D)  # the reserve is a number of values, so more rows mean fewer columns
+        # The reserve is a number of values, so more rows mean fewer columns.
+        self._column_capacity = len(self.D)
 
     def add_columns(self) -> None:
         """Give goals their own column if a short enough path to one of their states was found."""
@@ -124,7 +105,8 @@ class GoalTable:
             self._hop_counts, self._known_support, self.counts.start, self.counts.successor, self.counts.support
         )
         near = self._hop_counts <= self.cap - 1
-        nearby = np.zeros(len(self.column) + 1, bool)  # the last entry takes index -1
+        # The last entry takes the index -1 of states without a goal.
+        nearby = np.zeros(len(self.column) + 1, bool)
         nearby[self.space.goals_of_states[: self.counts.n_states][near]] = True
         known = len(self.D)
         for goal in np.flatnonzero(nearby[:-1] & (self.column == 0)):
@@ -134,8 +116,9 @@ class GoalTable:
 
     def block_columns(self, block: Longs) -> Longs:
         """Return [S, W] the positions in ``block`` of the goals of every state, -1 for others: what a sweep reads."""
+        # Some states of these goals may be new.
         if not self.space.members_complete:
-            self.zero_at_goals(block[block > 0])  # some of their states may be new
+            self.zero_at_goals(block[block > 0])
         positions: Longs = block_positions(block, len(self.D), self.column, self.space.goals_of_states)
         return positions
 
@@ -168,14 +151,16 @@ class GoalTable:
                 table = getattr(self, name)
                 self._wide_arrays[name] = np.empty((*table.shape[:-1], self._column_capacity), table.dtype, order="F")
                 self._wide_arrays[name][..., :columns] = table
+        # A copy of column 0 is a bound for each goal that shared it.
         for name, wide in self._wide_arrays.items():
             wide[..., columns] = wide[..., 0]
             setattr(self, name, wide[..., : columns + 1])
         self.column[goal], self.goal_state[-1] = columns, goal
         if goal in self.space.goals_of_states[self.counts.start]:
             self.D[-1] = self.upper[-1] = self.gap[-1] = 0.0
+        # No goal is left that shares column 0, so nothing must be played for it.
         if columns == self.space.goal_bound:
-            self.D[0] = np.inf  # no goal is left unseen
+            self.D[0] = np.inf
 
     def distance_bounds(self, goal: int) -> tuple[float, float]:
         """Return (lower, upper): at least lower expected steps for any policy, at most upper for the recorded one."""
@@ -205,6 +190,7 @@ class GoalTable:
         sizes = check_arrays(self.ARRAY_SCHEMA, arrays, {"A": self.counts.n_actions})
         column, goal_state, is_goal = arrays["column"], arrays["goal_state"], arrays["_is_goal"]
         shown = np.flatnonzero(column)
+        # Compiled loops do not check indices. A forged checkpoint must not make them read outside of the tables.
         self.space.grow_states(self.counts.n_states)
         if not (
             len(self.V) <= sizes["R"] <= self.counts.n_states
@@ -234,6 +220,7 @@ def shorten_hop_counts(hops, known, start, successor, support):  # type: ignore[
 
     ``known`` [X] is the support at the last call, and is updated. Only states whose hops fall are visited.
     """
+    # The queue is a ring. A state waits in it at most once, so one entry more than states is enough.
     actions, size = len(support) // len(hops), len(hops) + 1
     queue, waiting, first, last = np.empty(size, np.int64), np.zeros(len(hops), np.bool_), 0, 0
     hops[start] = 0
@@ -296,8 +283,9 @@ def record_sweep_results(block, order, start, L, cap, whole, V, Y, D, upper, gap
     """Write the bounds of the start after a sweep of the columns ``block``; ``whole``: no Y exceeds the cap."""
     for j in block:
         D[j] = max(D[j], V[j, start])
-        proper = Y[j, start] <= cap - 1.0  # lemma 6
-        if proper and not whole:  # lemma 10 needs V^pi <= C everywhere
+        # Lemma 6 needs a start one below the cap, and lemma 10 a V^pi of at most C everywhere.
+        proper = Y[j, start] <= cap - 1.0
+        if proper and not whole:
             for s in order:
                 proper &= Y[j, s] <= cap
         if proper:

@@ -25,143 +25,94 @@ import numba
 import numpy as np
 
 from adagoal.core.file_formats import object_schema
+from adagoal.core.types import Bools, Floats, Longs
 from adagoal.planning.model_arrays import BLOCK_GOALS
 
 
 @dataclass(frozen=True)
 class WorldStrategy:
-    """What depends on the number of states seen so far."""
+    """What depends on the number of states seen so far; the defaults are those of a small world."""
 
-    known_successor_balls: bool
-    """Whether lower bounds use the ball of lemma 2 for pairs whose successors are all known. That ball may be wider,
-    but it loses nothing for values far away, which pays only in large worlds."""
-    upper_cap_factor: float
-    """Upper bounds are cut at this multiple of C, at least 1. Above 1, a policy whose value they cannot bound by C yet
-    may still get a better bound from its action gaps."""
-    max_dual_error: float
-    """Exact duals are solved for goals whose error is at most this many epsilons."""
-    max_dual_step_growth: float
-    """Exact duals wait at most until the step count has grown by this factor since the goal's last ones."""
-    action_gaps: bool
-    """Whether action gaps are computed and probed. They need a dense inverse [S, S]."""
-    triangle: bool
-    """Whether bounds are copied from neighbouring goals (lemma 13). Small worlds are swept until nothing changes."""
-    several_blocks: bool
-    """Whether one plan may have several blocks of goals, one per thread."""
-
-
-SMALL_WORLD = WorldStrategy(
-    known_successor_balls=False,
-    upper_cap_factor=1.25,
-    max_dual_error=np.inf,
-    max_dual_step_growth=1.01,  # soon, because action gaps say where to try next
-    action_gaps=True,
-    triangle=False,
-    several_blocks=False,
-)
-LARGE_WORLD = WorldStrategy(
-    known_successor_balls=True,
-    upper_cap_factor=1.0,
-    max_dual_error=2.0,
-    max_dual_step_growth=1.05,
-    action_gaps=False,
-    triangle=True,
-    several_blocks=True,
-)
+    # Lower bounds use the ball of lemma 2 for pairs whose successors are all known. That ball may be wider, but it
+    # loses nothing for values far away, which pays only in large worlds.
+    known_successor_balls: bool = False
+    # Upper bounds are cut at this multiple of C, at least 1. Above 1, a policy whose value they cannot bound by C yet
+    # may still get a better bound from its action gaps.
+    upper_cap_factor: float = 1.25
+    max_dual_error: float = np.inf  # exact duals are solved for goals whose error is at most this many epsilons
+    # Exact duals wait at most until the step count has grown by this factor: not long in a small world, because the
+    # action gaps that follow say where to try next.
+    max_dual_step_growth: float = 1.01
+    action_gaps: bool = True  # compute and probe action gaps, which need a dense inverse [S, S]
+    triangle: bool = False  # copy bounds of neighbours (lemma 13); small worlds are swept until nothing changes
+    several_blocks: bool = False  # one plan may have several blocks of goals, one per thread
 
 
 @dataclass(frozen=True)
 class Heuristics:
     """Every tuning number of the certified explorer."""
 
-    small_world: WorldStrategy = SMALL_WORLD
-    large_world: WorldStrategy = LARGE_WORLD
-    max_small_states: int = 400
-    """States seen up to which a world is small: a dense inverse takes S^3 operations."""
+    small_world: WorldStrategy = WorldStrategy()
+    large_world: WorldStrategy = WorldStrategy(
+        known_successor_balls=True,
+        upper_cap_factor=1.0,
+        max_dual_error=2.0,
+        max_dual_step_growth=1.05,
+        action_gaps=False,
+        triangle=True,
+        several_blocks=True,
+    )
+    max_small_states: int = 400  # states seen in a small world: a dense inverse takes S^3 operations
 
-    # Token buckets, in operations
-    tokens_per_step: float = 100.0
-    """Tokens per step for each bucket: about half of what a step itself costs."""
-    sweep_capacity: float = 1e9
-    """Initial and largest number of tokens for sweeps: about a second."""
+    # Token buckets. The unit is one operation, about a nanosecond.
+    tokens_per_step: float = 100.0  # for each bucket: about half of what a step itself costs
+    sweep_capacity: float = 1e9  # initial and largest number of tokens for sweeps: about a second
     dual_capacity: float = 2e8
     gap_capacity: float = 1e9
-    cost_per_plan: float = 1e5
-    """Cost of a plan of any size: blocks are copied and functions are called."""
-    dual_cost: float = 20.0
-    """Cost of one exact dual, in closed forms."""
-    gap_cost_cubic: float = 0.1
-    """Cost of the action gaps of one goal, per S^3: eliminations, which skip zeros."""
-    gap_cost_quadratic: float = 40.0
-    """Cost of the action gaps of one goal, per S^2: moments of all columns of the inverse."""
-    hop_cost: float = 10.0
-    """Cost of hops, per goal and pair: every pair is searched a few times."""
+    cost_per_plan: float = 1e5  # of a plan of any size: blocks are copied and functions are called
+    dual_cost: float = 20.0  # of one exact dual, in closed forms
+    gap_cost_cubic: float = 0.1  # of the action gaps of one goal, per S^3: eliminations, which skip zeros
+    gap_cost_quadratic: float = 40.0  # per S^2: moments of all columns of the inverse
+    hop_cost: float = 10.0  # per goal and pair: every pair is searched a few times
 
-    # Time between plans, in steps
-    min_replan_steps: int = 16
-    """Fewest steps of a rollout: fewer new counts are not worth a look."""
+    min_replan_steps: int = 16  # fewest steps of a rollout: fewer new counts are not worth a look
+    # A rollout takes one step per this many steps before it. The agent backs up bounds on the way, so longer rollouts
+    # lose steps only to goals that no longer need them. One small plan per rollout is free: there are this many while
+    # the steps grow by a factor e.
     replan_step_divisor: int = 256
-    """A rollout takes one step per this many steps before it. The agent backs up bounds on the way, so longer rollouts
-    lose steps only to goals that no longer need them. One small plan per rollout is free: there are this many while
-    the steps grow by a factor e."""
 
-    # Size of a plan
-    max_closed_form_sweeps: int = 4
-    """Sweeps per plan; the next plan continues where this one stopped."""
+    max_closed_form_sweeps: int = 4  # per plan; the next plan continues where this one stopped
     max_dual_sweeps: int = 2
-    sweep_tolerance: float = 1e-3
-    """Sweeps stop when no bound moves by this many epsilons."""
-    min_threaded_work: float = 1e6
-    """Operations of a plan from which threads pay."""
-    min_split_work: float = 1e7
-    """Operations of one block from which a plan in a large world has several."""
+    sweep_tolerance: float = 1e-3  # sweeps stop when no bound moves by this many epsilons
+    min_threaded_work: float = 1e6  # operations of a plan from which threads pay
+    min_split_work: float = 1e7  # operations of one block from which a plan in a large world has several
     max_blocks_per_plan: int = 8
+    # Above many_goals planning dominates the run time, if plans have several blocks. So closed forms are charged only
+    # a part of their cost then.
     many_goals: int = 2048
-    """Above this number of goals planning dominates the run time, if plans have several blocks."""
     many_goals_cost_factor: float = 0.1
-    """Share of their cost that closed forms are charged then."""
 
-    # Exact duals
+    # Exact duals of a goal follow at the earliest when the step count has grown by this factor. Errors fall like
+    # 1/sqrt(steps), so the factor shrinks from max_dual_step_growth to this one as the error approaches epsilon.
     min_dual_step_growth: float = 1.01
-    """Exact duals of a goal follow at the earliest when the step count has grown by this factor. Errors fall like
-    1/sqrt(steps), so the factor shrinks from ``max_dual_step_growth`` to this one as the error approaches epsilon."""
+    # Goals with less than this share of the largest error are not played yet, so their duals may wait longer. The
+    # growth is finite, so runs that end early have useful bounds for these goals too.
     urgent_error_share: float = 0.9
-    """Goals with less than this share of the largest error are not played yet, so their duals may wait."""
     deferred_dual_step_growth: float = 1.25
-    """Growth of the step count that those duals wait for. It is finite, so runs that end early have useful bounds for
-    these goals too."""
 
-    # Probing of action gaps
-    rare_probe_period: int = 10
-    """One rollout of this many probes action gaps if the interval upper - D is the smaller bound."""
-    frequent_probe_period: int = 3
-    """All rollouts but one of this many probe them if the gap is the smaller bound."""
-    gap_preference: float = 1.5
-    """Gaps up to this multiple of the interval count as smaller: probing makes them so."""
-    probe_horizon: float = 4.0
-    """The probing policy looks ahead this many times as far as the longest way to the goal."""
-    max_probe_sweeps: int = 30
-    """Sweeps to find the probing policy; a nearly best policy probes as well."""
+    rare_probe_period: int = 10  # one rollout of this many probes action gaps if upper - D is the smaller bound
+    frequent_probe_period: int = 3  # all rollouts but one of this many probe them if the gap is the smaller bound
+    gap_preference: float = 1.5  # gaps up to this multiple of upper - D count as smaller: probing makes them so
+    probe_horizon: float = 4.0  # the probing policy looks ahead this many times the longest way to the goal
+    max_probe_sweeps: int = 30  # to find the probing policy; a nearly best policy probes as well
 
-    # Hops (lemma 12)
-    hop_step_growth: float = 1.02
-    """Hops are counted again when the step count has grown by this factor."""
-    hop_error_share: float = 0.5
-    """Hops are counted until the error is this share of epsilon: an uncertain reset adds to it (lemma 10)."""
-    hop_policy_error_share: float = 0.9
-    """A policy along the fewest hops is recorded if it leaves at most this share of the error, or closes the goal."""
-
-    # Neighbouring goals (lemma 13)
-    min_triangle_gain: float = 0.1
-    """Epsilons by which a neighbour must improve the bound of the start to be worth copying a row."""
-
-    # The window of lemma 3b
+    hop_step_growth: float = 1.02  # hops (lemma 12) are counted again when the step count has grown by this factor
+    hop_error_share: float = 0.5  # and until the error is this share of epsilon: an uncertain reset adds to it
+    hop_policy_error_share: float = 0.9  # a hop policy is recorded if it leaves this share, or closes the goal
+    min_triangle_gain: float = 0.1  # epsilons by which a neighbour must improve the start to be copied (lemma 13)
+    # A pair enters the window of lemma 3b after this many times the tries at which any pair last surprised: its own
+    # successors are probably all known then, so it will not close the window.
     window_entry_factor: int = 4
-    """A pair enters after this many times the tries at which any pair last surprised."""
-
-    def strategy(self, n_states: int) -> WorldStrategy:
-        """Return the strategy for a world of which this many states were seen."""
-        return self.large_world if n_states > self.max_small_states else self.small_world
 
 
 class TokenBucket:
@@ -174,14 +125,6 @@ class TokenBucket:
     def has_tokens(self) -> bool:
         """Whether a plan may start: the bucket is not negative."""
         return self.tokens >= 0.0
-
-    def refill(self, tokens: float) -> None:
-        """Add tokens, up to the capacity."""
-        self.tokens = min(self.tokens + tokens, self.capacity)
-
-    def spend(self, cost: float) -> None:
-        """Deduct the cost of a plan; the bucket may become negative."""
-        self.tokens -= cost
 
 
 class Schedule:
@@ -208,21 +151,21 @@ class Schedule:
     def update(self, steps: float, n_states: int, n_columns: int, n_transitions: int) -> None:
         """Add the tokens of new steps (resets included); take in the numbers of seen states, columns, transitions."""
         self.n_states, self.n_columns, self.n_transitions = n_states, n_columns, n_transitions
+        earned = self.heuristics.tokens_per_step * (steps - self._credited_steps)
         for bucket in (self.sweeps, self.duals, self.gaps):
-            bucket.refill(self.heuristics.tokens_per_step * (steps - self._credited_steps))
+            bucket.tokens = min(bucket.tokens + earned, bucket.capacity)
         self._credited_steps = steps
 
     @property
     def strategy(self) -> WorldStrategy:
         """The strategy for a world of this size."""
-        return self.heuristics.strategy(self.n_states)
+        h = self.heuristics
+        return h.large_world if self.n_states > h.max_small_states else h.small_world
 
     @property
     def can_sweep(self) -> bool:
-        """Whether a plan with closed forms may start: there are tokens, or a free plan is due.
-
-        Steps towards goals whose bounds are out of date are wasted, so the goals to be played next get a free plan.
-        """
+        """Whether a plan with closed forms may start: there are tokens, or a free plan is due."""
+        # Steps towards goals whose bounds are out of date are wasted, so the goals to be played next get a free plan.
         return self.sweeps.has_tokens or self._credited_steps >= self._free_plan_step
 
     def replan_interval(self) -> int:
@@ -230,23 +173,27 @@ class Schedule:
         h = self.heuristics
         return max(h.min_replan_steps, int(self._credited_steps) // h.replan_step_divisor)
 
-    def goals_per_plan(self, candidates: int) -> int:
-        """Return the largest number of goals of the next plan: one block, or as many as the next rollout pays for.
-
-        The number of cores does not matter: the run must be the same on every machine.
-        """
-        if not (self.sweeps.has_tokens and candidates >= BLOCK_GOALS and self.splits_plans):
-            return BLOCK_GOALS
-        earned = self.heuristics.tokens_per_step * self.replan_interval()
-        return BLOCK_GOALS * int(np.clip(earned / self.sweep_cost(BLOCK_GOALS), 1, self.heuristics.max_blocks_per_plan))
+    def goals_to_plan(self, stale: Bools, wanted: Bools, D: Floats, E: Floats, L: float, epsilon: float) -> Longs:
+        """Return the columns of the next plan, ``wanted`` [columns] first; empty if no wanted column is stale."""
+        columns, first = stale_candidates(stale, wanted, D, E, L, epsilon)
+        most, h = BLOCK_GOALS, self.heuristics
+        # One block, or as many as the next rollout pays for. The number of cores must not matter: a run is the same on
+        # every machine.
+        if self.sweeps.has_tokens and len(columns) >= BLOCK_GOALS and self.splits_plans:
+            earned = h.tokens_per_step * self.replan_interval()
+            most *= int(np.clip(earned / self.sweep_cost(BLOCK_GOALS), 1, h.max_blocks_per_plan))
+        # The wanted ones, then those of largest error. The plan itself keeps the order of the columns.
+        chosen: Longs = columns
+        if len(columns) > most:
+            chosen = columns[np.sort(np.lexsort((-E[columns], ~first))[:most])]
+        return chosen
 
     @property
     def splits_plans(self) -> bool:
         """Whether plans have several blocks, each a job for at least one thread."""
-        return (
-            self.strategy.several_blocks
-            and self._operations(BLOCK_GOALS, self.heuristics.max_closed_form_sweeps) > self.heuristics.min_split_work
-        )
+        h = self.heuristics
+        work = self._operations(BLOCK_GOALS, h.max_closed_form_sweeps)
+        return self.strategy.several_blocks and work > h.min_split_work
 
     def sweep_cost(self, goals: int) -> float:
         """Return the cost of a plan with closed forms for this many goals."""
@@ -254,9 +201,50 @@ class Schedule:
         dominates = self.n_columns > h.many_goals and self.splits_plans
         return self._operations(goals, h.max_closed_form_sweeps) * (h.many_goals_cost_factor if dominates else 1.0)
 
-    def dual_cost(self, goals: int) -> float:
-        """Return the cost of a plan with exact duals for this many goals."""
-        return self._operations(goals, self.heuristics.max_dual_sweeps, self.heuristics.dual_cost)
+    def goals_due_for_duals(
+        self, block: Longs, steps: float, D: Floats, E: Floats, polished: Floats, L: float, epsilon: float
+    ) -> Longs:
+        """Return the columns of ``block`` whose last exact duals, at the step counts ``polished``, are old enough."""
+        h, strategy = self.heuristics, self.strategy
+        growth = h.min_dual_step_growth, strategy.max_dual_step_growth, h.deferred_dual_step_growth
+        limits = L, epsilon, strategy.max_dual_error * epsilon, h.urgent_error_share
+        due: Longs = columns_due_for_duals(block, steps, D, E, polished, *limits, growth)
+        return due
+
+    def buy_duals(self, blocks: list[Longs]) -> tuple[list[Longs], float]:
+        """Pay for exact duals of the blocks as far as there are tokens; return these blocks and the operations."""
+        bought, work = [], 0.0
+        for block in blocks:
+            if not self.duals.has_tokens:
+                break
+            cost = self._operations(len(block), self.heuristics.max_dual_sweeps, self.heuristics.dual_cost)
+            self.duals.tokens -= self.heuristics.cost_per_plan + cost
+            work += cost
+            bought.append(block)
+        return bought, work
+
+    def split_jobs(self, blocks: list[Longs], exact: bool) -> list[Longs]:
+        """Return the blocks as jobs for threads."""
+        if not (exact and self.splits_plans):
+            return blocks
+        # One job per goal: a block of duals would keep one thread busy for long while the others have nothing to do.
+        return [block[i : i + 1] for block in blocks for i in range(len(block))]
+
+    def probes_gaps(self, rollout: int, gap: float, interval: float) -> bool:
+        """Return whether this rollout probes action gaps; ``gap`` and ``interval`` bound the worst goal's error."""
+        h = self.heuristics
+        often = gap <= h.gap_preference * interval
+        turn = rollout % h.frequent_probe_period > 0 if often else rollout % h.rare_probe_period == 0
+        return self.strategy.action_gaps and turn
+
+    def hops_due(self, steps: float, counted_at: float) -> bool:
+        """Return whether to count hops again; the last time was at the step count ``counted_at``."""
+        return steps >= self.heuristics.hop_step_growth * counted_at and self.gaps.has_tokens
+
+    def hop_policy_pays(self, new: Floats, old: Floats, epsilon: float) -> Bools:
+        """Return [goals] whether to record a hop policy that lowers the error from ``old`` to ``new`` [goals]."""
+        # The gap of the replaced policy is lost with it.
+        return (new < old) & ((new <= epsilon) | (new < self.heuristics.hop_policy_error_share * old))
 
     def _operations(self, goals: int, sweeps: int, cost: float = 1.0) -> float:
         return 2.0 * cost * sweeps * goals * self.n_transitions  # two bounds
@@ -264,24 +252,20 @@ class Schedule:
     def spend_on_sweeps(self, work: float) -> None:
         """Pay for a plan with closed forms, or take the free plan."""
         if self.sweeps.has_tokens:
-            self.sweeps.spend(self.heuristics.cost_per_plan + work)
+            self.sweeps.tokens -= self.heuristics.cost_per_plan + work
         else:
             self._free_plan_step = self._credited_steps + self.replan_interval()
-
-    def spend_on_duals(self, work: float) -> None:
-        """Pay for a plan with exact duals."""
-        self.duals.spend(self.heuristics.cost_per_plan + work)
 
     def spend_on_gaps(self) -> float:
         """Pay for the action gaps of one goal; return their cost."""
         h = self.heuristics
         work = h.cost_per_plan + h.gap_cost_cubic * self.n_states**3 + h.gap_cost_quadratic * self.n_states**2
-        self.gaps.spend(work)
+        self.gaps.tokens -= work
         return work
 
     def spend_on_hops(self, goals: int, pairs: int) -> None:
         """Pay for hops to this many goals over this many pairs."""
-        self.gaps.spend(self.heuristics.cost_per_plan + self.heuristics.hop_cost * goals * pairs)
+        self.gaps.tokens -= self.heuristics.cost_per_plan + self.heuristics.hop_cost * goals * pairs
 
     def state(self) -> dict[str, Any]:
         """Return the facts of a checkpoint."""
@@ -314,40 +298,6 @@ def stale_candidates(stale, wanted, D, E, L, epsilon):  # type: ignore[no-untype
             n += 1
     n = n if any_wanted else 0
     return columns[:n], first[:n]
-
-
-@numba.njit(cache=True, nogil=True)
-def select_foremost(columns, first, E, most):  # type: ignore[no-untyped-def]
-    """Return at most ``most`` of the columns, in their order: those marked ``first``, then those of largest error."""
-    chosen, n = np.empty(most + 1, np.int64), 0  # indices into columns, the best one first
-    for i in range(len(columns)):
-        k = n
-        while k > 0:
-            other = chosen[k - 1]
-            if first[i] < first[other] or (first[i] == first[other] and E[columns[i]] <= E[columns[other]]):
-                break
-            chosen[k] = other
-            k -= 1
-        chosen[k], n = i, min(n + 1, most)
-    taken, selected, m = np.zeros(len(columns), np.bool_), np.empty(n, np.int64), 0
-    for k in range(n):
-        taken[chosen[k]] = True
-    for i in range(len(columns)):
-        if taken[i]:
-            selected[m] = columns[i]
-            m += 1
-    return selected
-
-
-@numba.njit(cache=True, nogil=True)
-def worst_column(D, E, L):  # type: ignore[no-untyped-def]
-    """Return the column of largest error within the radius, the first one of several."""
-    worst, most = 0, -np.inf
-    for j in range(len(D)):
-        error = E[j] if D[j] <= L else -1.0
-        if error > most:
-            worst, most = j, error
-    return worst
 
 
 @numba.njit(cache=True, nogil=True)

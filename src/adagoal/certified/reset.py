@@ -22,8 +22,8 @@ import numpy as np
 from adagoal.core.exploration_run import SupportsRadiusCurriculum
 from adagoal.core.types import Floats
 
+# Share of delta of the event of lemma 10; the four events of lemmas 1 to 3 get the rest.
 RESET_DELTA_SHARE = 0.05
-"""Share of delta of the event of lemma 10; the four events of lemmas 1 to 3 get the rest."""
 
 
 class ExactResetEstimates(SupportsRadiusCurriculum, Protocol):
@@ -49,6 +49,7 @@ class UncertainReset:
     @property
     def q(self) -> float:
         """Upper bound on the probability that the reset leads elsewhere."""
+        # expm1, because 1 - exp cancels after many resets
         resets = self.exact.counts.n_resets
         return -math.expm1(-self._log_inverse_delta / resets) if resets else 1.0
 
@@ -56,6 +57,7 @@ class UncertainReset:
     def D(self) -> Floats:
         """[columns] lower bounds; column 0 stays infinite if no goal shares it any more."""
         D, shared = self.exact.D, self.exact.goal_state < 0
+        # In this form an infinite D gives 1/q, where D/(1 + qD) would be NaN, and D = 0 gives 0.
         with np.errstate(divide="ignore"):
             return np.where(shared & np.isinf(D), np.inf, 1.0 / (1.0 / D + self.q))
 
@@ -65,6 +67,7 @@ class UncertainReset:
         C, U = self.exact.cap, self.exact.upper
         with np.errstate(divide="ignore", invalid="ignore"):
             wider = np.where(U > 0.0, U / (1.0 - self.q * (C - U)), 0.0)
+        # The quotient is negative if q (C - U) > 1. Then lemma 10 gives no bound.
         return np.where((wider >= U) & (wider <= C), wider, np.inf)
 
     @property
@@ -76,6 +79,7 @@ class UncertainReset:
         if self.q * C < 1.0:
             wider = self.exact.E[known] + self.q * U[known] * (C - D[known] + U[known]) / (1.0 - self.q * C)
             E[known] = np.minimum(E[known], wider)
+        # The goal contains the start, so it is reached before any reset.
         E[U == 0.0] = 0.0
         return E
 

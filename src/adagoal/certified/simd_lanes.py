@@ -18,9 +18,12 @@ from numba import extending, types
 from numba.core import cgutils
 from numba.extending import models, overload, register_model
 
-intrinsic: Any = extending.intrinsic  # untyped: mypy does not know the functions that it makes
+# Untyped, because mypy does not know the functions that Numba makes.
+intrinsic: Any = extending.intrinsic
 codegen_utils: Any = cgutils
 N_LANES = 16
+# No lane is NaN and products may be fused with sums. "reassoc" is missing: results must not depend on the order in
+# which a compiler adds.
 _FAST_MATH_FLAGS = ("nnan", "nsz", "contract")
 _VECTOR_TYPE = ir.VectorType(ir.DoubleType(), N_LANES)
 
@@ -57,12 +60,16 @@ def _lanes_pointer(context: Any, builder: Any, signature: Any, args: Any) -> Any
     return builder.bitcast(first, ir.VectorType(context.get_data_type(kind.dtype), N_LANES).as_pointer())
 
 
-def _intrinsic_call(name: str, operands: int) -> Callable[..., Any]:
+def _broadcast_values(context: Any, builder: Any, signature: Any, args: Any) -> list[Any]:
+    return [_broadcast_value(context, builder, *pair) for pair in zip(signature.args, args, strict=True)]
+
+
+def _intrinsic_call(name: str) -> Callable[..., Any]:
     """Return code that calls the LLVM vector intrinsic of this name."""
 
     def build(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        lanes = [_broadcast_value(context, builder, *pair) for pair in zip(signature.args, args, strict=True)]
-        kind = ir.FunctionType(_VECTOR_TYPE, [_VECTOR_TYPE] * operands)
+        lanes = _broadcast_values(context, builder, signature, args)
+        kind = ir.FunctionType(_VECTOR_TYPE, [_VECTOR_TYPE] * len(lanes))
         function = codegen_utils.get_or_insert_function(builder.module, kind, f"llvm.{name}.v{N_LANES}f64")
         return builder.call(function, lanes, fastmath=("nnan", "nsz"))
 
@@ -73,7 +80,7 @@ def _arithmetic_instruction(name: str) -> Callable[..., Any]:
     """Return code that emits the arithmetic instruction of this name."""
 
     def build(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        lanes = [_broadcast_value(context, builder, *pair) for pair in zip(signature.args, args, strict=True)]
+        lanes = _broadcast_values(context, builder, signature, args)
         return getattr(builder, name)(*lanes, flags=_FAST_MATH_FLAGS)
 
     return build
@@ -84,6 +91,7 @@ def _overload_binary(function: Callable[..., Any], build: Callable[..., Any]) ->
     def apply(context: Any, x: Any, y: Any) -> Any:
         return SimdLanes()(x, y), build
 
+    # Without lanes the answer is None, and Numba uses its own implementation.
     @overload(function)
     def chosen(x, y):  # type: ignore[no-untyped-def]
         if isinstance(x, SimdLanes) or isinstance(y, SimdLanes):
@@ -94,13 +102,13 @@ def _overload_binary(function: Callable[..., Any], build: Callable[..., Any]) ->
 _overload_binary(operator.add, _arithmetic_instruction("fadd"))
 _overload_binary(operator.sub, _arithmetic_instruction("fsub"))
 _overload_binary(operator.mul, _arithmetic_instruction("fmul"))
-_overload_binary(max, _intrinsic_call("maxnum", 2))
-_overload_binary(min, _intrinsic_call("minnum", 2))
+_overload_binary(max, _intrinsic_call("maxnum"))
+_overload_binary(min, _intrinsic_call("minnum"))
 
 
 @intrinsic
 def _lanes_root(context: Any, x: Any) -> Any:
-    return SimdLanes()(x), _intrinsic_call("sqrt", 1)
+    return SimdLanes()(x), _intrinsic_call("sqrt")
 
 
 @overload(math.sqrt)
@@ -112,6 +120,8 @@ def _overload_sqrt(x):  # type: ignore[no-untyped-def]
 def load_lanes(context: Any, array: Any, row: Any, first: Any) -> Any:
     """Return array[row, first : first + N_LANES] as lanes."""
 
+    # Rows start anywhere, so only the alignment of one element is promised. Actions are int16 in their tables and
+    # float64 in lanes, so one selection serves values and actions.
     def build(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         value = builder.load(_lanes_pointer(context, builder, signature, args), align=array.dtype.bitwidth // 8)
         return value if array.dtype == types.float64 else builder.sitofp(value, _VECTOR_TYPE)
@@ -136,9 +146,7 @@ def store_lanes(context: Any, array: Any, row: Any, first: Any, lanes: Any) -> A
 @intrinsic
 def broadcast_lanes(context: Any, number: Any) -> Any:
     """Copy a number into every lane."""
-    return SimdLanes()(number), lambda context, builder, signature, args: _broadcast_value(
-        context, builder, number, args[0]
-    )
+    return SimdLanes()(number), lambda *given: _broadcast_values(*given)[0]
 
 
 @intrinsic
@@ -146,9 +154,7 @@ def select_where_less(context: Any, x: Any, y: Any, then: Any, otherwise: Any) -
     """Return ``then`` in the lanes with x < y and ``otherwise`` in the others."""
 
     def build(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        x, y, then, otherwise = (
-            _broadcast_value(context, builder, *pair) for pair in zip(signature.args, args, strict=True)
-        )
+        x, y, then, otherwise = _broadcast_values(context, builder, signature, args)
         return builder.select(builder.fcmp_ordered("<", x, y, flags=("nnan",)), then, otherwise)
 
     return SimdLanes()(x, y, then, otherwise), build
@@ -169,6 +175,7 @@ def replace_lane(context: Any, lanes: Any, lane: Any, number: Any) -> Any:
 def largest_lane(context: Any, lanes: Any) -> Any:
     """Return the largest lane."""
 
+    # One lane after the other: a sweep needs this only once, at its end.
     def build(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         largest = builder.extract_element(args[0], ir.Constant(ir.IntType(32), 0))
         for i in range(1, N_LANES):

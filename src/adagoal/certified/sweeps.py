@@ -42,8 +42,8 @@ from adagoal.core.operators import (
 from adagoal.core.types import Actions, Floats, Longs
 from adagoal.planning.model_arrays import BLOCK_GOALS, EmpiricalModel, GoalBlock, goal_holds_state
 
+# (model, block, values [S, B], policy [S, B]) -> both improved; it may overwrite its arguments
 BoundSweep = Callable[[EmpiricalModel, GoalBlock, Floats, Actions], tuple[Floats, Actions]]
-"""(model, block, values [S, B], policy [S, B]) -> both improved; it may overwrite its arguments."""
 
 
 def split_blocks(columns: Longs) -> list[Longs]:
@@ -127,7 +127,6 @@ def _pad_columns(table, multiple, value):  # type: ignore[no-untyped-def]
 
 @numba.njit(cache=True, nogil=True)
 def _copy_columns_back(wide, table):  # type: ignore[no-untyped-def]
-    """Copy the columns of the filled table back."""
     # a loop, because slice assignments take Numba seconds to compile
     if wide.shape[1] != table.shape[1]:
         for s in range(table.shape[0]):
@@ -152,10 +151,10 @@ def lower_bound_sweep(order, model, block, V, policy):  # type: ignore[no-untype
     for s in order:
         for a in range(0 if model.terminal[s] else A):
             x = s * A + a
+            # A pair never tried may lead to the goal: Low is 0.
             if model.support[x] == 0:
                 for b in range(B):
-                    Q[a, b] = 1.0
-                    final[a, b] = True
+                    Q[a, b], final[a, b] = 1.0, True
                 continue
             if model.complete[x]:
                 _successor_moments(x, s, model, model.p_split, V, mean[a], variance[a], least[a], most[a])
@@ -170,8 +169,7 @@ def lower_bound_sweep(order, model, block, V, policy):  # type: ignore[no-untype
                 Q[a, b] = 1.0 + closed_form_low(mean[a, b], variance[a, b], r, cap, sure)
                 final[a, b] = sure > 0.0
         for b in range(B):
-            best = min(cap, 1.0 + V[model.start, b])
-            action = A
+            best, action = min(cap, 1.0 + V[model.start, b]), A
             # The closed form lies below the dual. So only the action of smallest closed form is solved, again and again
             # until the smallest value is a solved one: most duals are never needed.
             while not model.terminal[s]:
@@ -182,8 +180,7 @@ def lower_bound_sweep(order, model, block, V, policy):  # type: ignore[no-untype
                 if Q[candidate, b] >= best:
                     break
                 if final[candidate, b]:
-                    best = Q[candidate, b]
-                    action = candidate
+                    best, action = Q[candidate, b], candidate
                     break
                 x, var, m = s * A + candidate, variance[candidate, b], mean[candidate, b]
                 if model.complete[x]:
@@ -209,7 +206,8 @@ def upper_bound_sweep(order, model, block, Y, policy):  # type: ignore[no-untype
         return closed_form_upper_sweep(order, model, block, Y, policy)
     B = Y.shape[1]
     A = model.support.shape[0] // Y.shape[0]
-    mean = np.zeros((A, B))  # initialised, because it is read for pairs never tried, too
+    # Initialised, because it is read for pairs never tried, too.
+    mean = np.zeros((A, B))
     variance, Q = np.empty((A, B)), np.empty((A, B))
     least, most = np.empty((A, B)), np.empty((A, B))
     top = np.empty(B)
@@ -220,8 +218,7 @@ def upper_bound_sweep(order, model, block, Y, policy):  # type: ignore[no-untype
     for s in order:
         for b in range(B):
             if Y[s, b] > top[b]:
-                Y[s, b] = top[b]
-                policy[s, b] = A
+                Y[s, b], policy[s, b] = top[b], A
     for s in order:
         if model.terminal[s]:
             continue
@@ -244,14 +241,14 @@ def upper_bound_sweep(order, model, block, Y, policy):  # type: ignore[no-untype
                     action = a
             value = Q[action, b]
             x = s * A + action
-            floor = 1.0 + (1.0 - model.q[x]) * mean[action, b] + model.q[x] * top[b]  # no dual is smaller
+            # No dual lies below the empirical mean, so some need not be solved.
+            floor = 1.0 + (1.0 - model.q[x]) * mean[action, b] + model.q[x] * top[b]
             if value < np.inf and floor < Y[s, b]:
                 up = solve_up_dual(x, b, model, Y, variance[action, b], mean[action, b], most[action, b], top[b])
                 value = min(value, 1.0 + up)
             if value < Y[s, b]:
                 fall = max(fall, Y[s, b] - value)
-                Y[s, b] = value
-                policy[s, b] = action
+                Y[s, b], policy[s, b] = value, action
     return fall
 
 
@@ -290,6 +287,7 @@ def closed_form_lower_sweep(order, model, block, V, policy):  # type: ignore[no-
                 value = _lower_backup(s * A + a, first, model, cap, V)
                 action = select_where_less(value, best, a, action)
                 best = min(value, best)
+            # Unused entries are -1, which is a huge unsigned number and no lane.
             for k in range(column.shape[1]):
                 lane = np.uintp(column[s, k]) - first
                 if lane < step:
@@ -307,10 +305,8 @@ def _lower_backup(x, first, model, cap, V):  # type: ignore[no-untyped-def]
     if support == 0:
         return broadcast_lanes(1.0)
     if support == 1:
-        sure = 1.0 - model.q[x]
-        return 1.0 + closed_form_low(
-            load_lanes(V, model.successor[x, 0], first), broadcast_lanes(0.0), model.r_low[x], cap, sure
-        )
+        only, sure = load_lanes(V, model.successor[x, 0], first), 1.0 - model.q[x]
+        return 1.0 + closed_form_low(only, broadcast_lanes(0.0), model.r_low[x], cap, sure)
     if model.complete[x]:
         mean, variance, least, _ = _lane_moments(x, first, model, model.p_split, V)
         return 1.0 + closed_form_low_complete(mean, variance, least, model.r[x])
@@ -325,6 +321,7 @@ def closed_form_upper_sweep(order, model, block, Y, policy):  # type: ignore[no-
     A = np.uintp(model.support.shape[0] // Y.shape[0])
     top = np.minimum(block.cap, 1.0 + Y[model.start : model.start + 1])
     fall = broadcast_lanes(0.0)
+    # A round of lemma 6 has two parts: no action may be tried before every seen state is at most top.
     for state in order:
         s = np.uintp(state)
         for first in range(np.uintp(0), B, step):

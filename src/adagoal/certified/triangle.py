@@ -24,8 +24,9 @@ def improve_by_neighbours(block, goal_state, column, order, model, cap, least, V
     and ``best`` [columns, S] are changed at the states of ``order``. Neighbours of g are its observed successors.
     """
     A, start = len(model.support) // V.shape[1], model.start
+    # Sums are rounded outwards: adding 1 to the bits of a positive float gives the next larger one.
     values = np.empty(len(order))
-    bits = values.view(np.int64)  # adding 1 to the bits of a positive float gives the next larger one
+    bits = values.view(np.int64)
     for j in block:
         g = goal_state[j]
         if g < 0:
@@ -35,6 +36,7 @@ def improve_by_neighbours(block, goal_state, column, order, model, cap, least, V
             for k in range(model.support[x]):
                 h = model.successor[x, k]
                 i = column[h]
+                # Lemma 13 needs a goal h with a column of its own, and Y_h(s0) <= C - 1.
                 if i == 0 or i == j or Y[i, start] > cap - 1.0:
                     continue
                 rise = V[i, start] - Y[i, g] - V[j, start]
@@ -47,7 +49,8 @@ def improve_by_neighbours(block, goal_state, column, order, model, cap, least, V
             back = Y[below, g]
             for i in range(len(order)):
                 values[i] = V[below, order[i]] - back
-            bits -= 1  # round down; negative values are no bounds and are ignored below
+            # Negative values are rounded up by this, but they are below V >= 0 and never taken.
+            bits -= 1
             for i in range(len(order)):
                 s = order[i]
                 if values[i] > V[j, s] and s != g:
@@ -56,8 +59,9 @@ def improve_by_neighbours(block, goal_state, column, order, model, cap, least, V
             onward = Y[j, goal_state[above]]
             for i in range(len(order)):
                 values[i] = Y[above, order[i]] + onward
-            bits += 1  # round up
+            bits += 1
             for i in range(len(order)):
                 s = order[i]
-                if values[i] < Y[j, s]:  # never true at g, where Y is 0
+                # never true at g, where Y is 0
+                if values[i] < Y[j, s]:
                     Y[j, s], best[j, s] = values[i], best[above, s]

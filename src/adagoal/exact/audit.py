@@ -93,11 +93,9 @@ class Audit:
                 continue
             where = f"{'X' if row.in_X else '-'} {'G_L' if row.in_G_L else 'G_L+' if row.in_G_L_eps else '-'}"
             values = (row.optimal, row.value, row.gap, row.margin, row.lower, row.upper)
-            widths = (10, 10, 9, 9, 9, 9)
-            numbers = " ".join(
-                f"{'-' if value is None else format(value, 'z.4f'):>{width}}"
-                for value, width in zip(values, widths, strict=True)
-            )
+            # "z" prints a negative number that rounds to zero without its sign.
+            texts = ["-" if value is None else format(value, "z.4f") for value in values]
+            numbers = " ".join(f"{text:>{width}}" for text, width in zip(texts, (10, 10, 9, 9, 9, 9), strict=True))
             lines.append(f"{row.label:>12} {numbers}  {where:<6}  {'; '.join(row.failures) or 'ok'}")
         conditions = (("C1", self.c1), ("C2", self.c2), ("every certificate", self.certificates))
         lines.append(", ".join(f"{name} {'holds' if holds else 'FAILS'}" for name, holds in conditions))
@@ -138,6 +136,7 @@ def audit_policies(
     for g, members, best in zip(audited, states, optimal.tolist(), strict=True):
         policy = policies.get(g) if g in X else None
         value = None if policy is None else solver.policy_value(mdp, policy, members)
+        # inf - inf would be NaN.
         gap = None if value is None else value - best if math.isfinite(best) else math.inf
         bounds = (lower or {}).get(g), (upper or {}).get(g)
         in_G_L = g in space and _value_at_most(best, radius)

@@ -16,8 +16,9 @@ def reversed_edges(model: SparseModel) -> tuple[Longs, Ints]:
     rows = model.indptr[:: (model.indptr.size - 1) // n_states]  # one row per state: its actions are adjacent
     indptr = np.zeros(n_states + 2, np.int64)
     sources = np.empty(0, np.int32)
-    for fill in (False, True):  # two passes: count the edges, then store them
-        last = np.full(n_states, -1, np.int32)  # the last source of an edge to each state, against duplicates
+    # Two passes: count the edges, then store them. The last source of an edge to each state finds duplicates.
+    for fill in (False, True):
+        last = np.full(n_states, -1, np.int32)
         for s in range(n_states):
             for k in range(rows[s], rows[s] if model.terminal[s] else rows[s + 1]):
                 successor = model.successors[k]
@@ -70,6 +71,7 @@ def hop_counts_to_goals(model: SparseModel, indptr: Longs, sources: Ints, target
                     states[n] = s
                     n += 1
         distance = breadth_first_hops(indptr, sources, states[:n], limit)
+        # States without a short path stay infinite, although they may reset: no sweep visits them.
         by_reset = 1.0 + distance[model.start] if model.reset else np.inf
         for s in range(distance.size):
             counts[s, g] = min(distance[s], by_reset) if distance[s] < np.inf else np.inf
@@ -117,6 +119,7 @@ def almost_sure_states(model: SparseModel, goal: Bools) -> Bools:
             for s in range(n_states):
                 if attracted[s]:
                     continue
+                # The reset stays inside the set: the start is attracted.
                 attracted[s] = model.reset and attracted[model.start]
                 for a in range(0 if model.terminal[s] else n_actions):
                     stays, approaches = True, False
@@ -141,7 +144,8 @@ def eliminate_states(p: Floats, out: Floats) -> Floats:
     cost = np.ones(n)
     leaving = np.empty(n)
     for k in range(n - 1, -1, -1):
-        leaving[k] = p[k, :k].sum() + out[k]  # not 1 - p[k, k], which would cancel
+        # not 1 - p[k, k], which would cancel
+        leaving[k] = p[k, :k].sum() + out[k]
         for i in range(k):
             if p[i, k] > 0.0:
                 share = p[i, k] / leaving[k]
@@ -164,7 +168,8 @@ def evaluate_one_period(model: SparseModel, goal: Bools, actions: Actions) -> tu
     mass = np.zeros(n_states)
     mass[start] = 1.0
     steps = success = 0.0
-    for h in range(horizon):  # forward: the distribution of the state, without the mass that reached the goal
+    # Forward: the distribution of the state, without the mass that has reached the goal.
+    for h in range(horizon):
         moved = np.zeros(n_states)
         for s in range(n_states):
             if mass[s] == 0.0:

@@ -41,13 +41,14 @@ from adagoal.exact import graph_kernels
 from adagoal.planning.model_arrays import SparseModel, TargetGoals, to_sparse_model
 from adagoal.planning.value_iteration import improve_policy, run_value_iteration
 
+# A state, or several: the goal is reached when any of them is.
 GoalStates = int | Collection[int]
-"""A state, or several: the goal is reached when any of them is."""
-
-MAX_RESIDUAL = 1e-12  # Bellman residual at which sweeps stop: the relative error of the values
-MAX_IMPROVEMENT_SWEEPS = 300  # over all actions; goals that need more are left to policy iteration
-IMPROVEMENT_MARGIN = 1e-12  # relative; an action must be better by this to replace another, else the lower number wins
-FLOAT_ERROR = 1e-9  # relative tolerance when a value is compared with a bound
+# Bellman residual at which sweeps stop: the relative error of the values.
+MAX_RESIDUAL = 1e-12
+# Sweeps over all actions. Goals that need more are left to policy iteration.
+MAX_IMPROVEMENT_SWEEPS = 300
+# Relative tolerance when a value is compared with a bound: for rounding only.
+FLOAT_ERROR = 1e-9
 
 
 def is_at_most(value: ArrayLike, bound: ArrayLike) -> Bools:
@@ -64,6 +65,7 @@ def optimal_values(mdp: TabularMDP, goals: Sequence[GoalStates] | None = None, *
     """
     targets, model = to_target_goals(mdp, goals), to_sparse_model(mdp, reset)
     V: Floats = graph_kernels.hop_counts_to_goals(model, *graph_kernels.reversed_edges(model), targets, np.inf)
+    # With the reset, one path from s0 makes all values finite. Only the other goals need the search below.
     for column in range(targets.size):
         if not (reset and np.isfinite(V[mdp.start, column])):
             sure = graph_kernels.almost_sure_states(model, membership_mask(targets.column, column))
@@ -83,14 +85,13 @@ def optimal_policy(
     if V.shape != (mdp.n_states, targets.size):
         raise InputError(f"V must have the shape [S, G] = [{mdp.n_states}, {targets.size}], got {list(V.shape)}")
     actions = np.full(V.shape, -1, np.int16)
-    improve_policy(to_sparse_model(mdp, reset), targets.column, V, actions, IMPROVEMENT_MARGIN, 0.0)
+    improve_policy(to_sparse_model(mdp, reset), targets.column, V, actions, 0.0)
     return actions
 
 
 def policy_values(mdp: TabularMDP, actions: ArrayLike, goal: GoalStates) -> Floats:
     """V^pi(s -> g) [S] of the stationary policy ``actions`` [S], infinite if it may miss the goal."""
-    table = _check_policy_table(mdp, actions, 1)
-    members = goal_state_mask(mdp, goal)
+    table, members = _check_policy_table(mdp, actions, 1), goal_state_mask(mdp, goal)
     chain = _policy_chain(to_sparse_model(mdp), table, members)
     return _evaluate_chain(chain, members, _almost_sure_hops(chain, members))
 
@@ -101,8 +102,7 @@ def periodic_value(mdp: TabularMDP, actions: ArrayLike, goal: GoalStates) -> flo
     A period reaches g with probability rho and takes T expected steps, including the closing reset if it fails:
     V = T + (1 - rho) V = T / rho. A reset that the table itself chooses does not change the clock.
     """
-    table = _check_policy_table(mdp, actions, 2)
-    members = goal_state_mask(mdp, goal)
+    table, members = _check_policy_table(mdp, actions, 2), goal_state_mask(mdp, goal)
     if members[mdp.start]:
         return 0.0
     steps, success = graph_kernels.evaluate_one_period(to_sparse_model(mdp), members, table)
@@ -122,12 +122,7 @@ def policy_value(mdp: TabularMDP, policy: Policy, goal: GoalStates | None = None
     return float(_evaluate_chain(chain, members, hops)[mdp.start])
 
 
-def optimal_distances(
-    mdp: TabularMDP,
-    goals: Sequence[GoalStates] | None = None,
-    *,
-    within: float = np.inf,
-) -> Floats:
+def optimal_distances(mdp: TabularMDP, goals: Sequence[GoalStates] | None = None, *, within: float = np.inf) -> Floats:
     """V*(s0 -> g) as [G] if it is at most ``within``, up to rounding; infinite if it is more.
 
     Goals with more hops from s0 are skipped. For the others, every state may be left for good at a cost C > within + 1,
@@ -143,7 +138,8 @@ def optimal_distances(
     reach = graph_kernels.breadth_first_hops(*forwards, np.array([mdp.start]), cap) < np.inf
     near = np.unique(targets.column[reach])
     best = np.full(targets.size, np.inf)
-    block_size = 256  # goals whose values in all states are in memory at the same time
+    # Goals whose values in all states are in memory at the same time.
+    block_size = 256
     for block in np.array_split(near[near >= 0], range(block_size, len(near), block_size)):
         V = graph_kernels.hop_counts_to_goals(model, *backwards, select_targets(targets, block), cap)
         reached = V[mdp.start] < cap
@@ -173,8 +169,9 @@ def _solve_all_goals(model: SparseModel, targets: TargetGoals, V: Floats, cap: f
 def _policy_iteration(model: SparseModel, V: Floats, goal: Bools, residual: float) -> Floats:
     """Exact V* [S] from values V [S] whose infinite entries are exact."""
     actions = np.full((V.size, 1), -1, np.int16)
-    improve_policy(model, single_goal_column(goal), V[:, None].copy(), actions, IMPROVEMENT_MARGIN, 0.0)
-    if residual > 0.5:  # otherwise the greedy policy is proper, with V^pi <= 2 V
+    improve_policy(model, single_goal_column(goal), V[:, None].copy(), actions, 0.0)
+    # For smaller residuals the greedy policy is proper, with V^pi <= V / (1 - r) <= 2 V.
+    if residual > 0.5:
         _make_policy_proper(model, actions, goal, np.isfinite(V))
     return _improve_until_best(model, actions, goal, np.isfinite(V), 0.0)
 
@@ -187,11 +184,9 @@ def _make_policy_proper(model: SparseModel, actions: Actions, goal: Bools, finit
     state the goal comes before that end with probability at least 1/2, hence V^pi <= K without it. Otherwise try a
     larger K, up to 1e14, where rounding hides the differences between policies.
     """
-    K = 100.0
-    while _improve_until_best(model, actions, goal, finite, 1 / K)[finite].max() > K / 2:
-        if K >= 1e14:
+    for K in (1e2, 1e4, 1e6, 1e8, 1e10, 1e12, 1e14):
+        if not _improve_until_best(model, actions, goal, finite, 1 / K)[finite].max() > K / 2:
             break
-        K *= 100
 
 
 def _improve_until_best(model: SparseModel, actions: Actions, goal: Bools, finite: Bools, halt: float) -> Floats:
@@ -201,18 +196,18 @@ def _improve_until_best(model: SparseModel, actions: Actions, goal: Bools, finit
         chain = _policy_chain(model, actions[:, 0], goal)
         sure = np.ones(finite.size, bool) if halt else np.isfinite(_almost_sure_hops(chain, goal))
         V = np.where(finite, _solve_by_factorisation(chain, goal, sure, halt), np.inf)
+        # Rounding may stop the descent before the policy repeats. "not <" also ends it if a sum is not a number.
         if not V[finite].sum() < best[finite].sum() * (1 - MAX_RESIDUAL):
             return best if np.isfinite(best[finite]).all() else V
         best = V
-        if improve_policy(model, single_goal_column(goal), V[:, None].copy(), actions, IMPROVEMENT_MARGIN, halt) == 0:
+        if improve_policy(model, single_goal_column(goal), V[:, None].copy(), actions, halt) == 0:
             return best
 
 
 def _policy_chain(model: SparseModel, actions: Actions, goal: Bools) -> SparseModel:
     """A stationary policy [S] as a model with one action and no reset; the rows of ``goal`` [S] are empty."""
-    return SparseModel(
-        *graph_kernels.policy_rows(model, actions, goal), np.zeros(actions.size, bool), model.start, False
-    )
+    rows, terminal = graph_kernels.policy_rows(model, actions, goal), np.zeros(actions.size, bool)
+    return SparseModel(*rows, terminal, model.start, False)
 
 
 def _almost_sure_hops(chain: SparseModel, goal: Bools) -> Floats:
@@ -225,14 +220,8 @@ def _almost_sure_hops(chain: SparseModel, goal: Bools) -> Floats:
 
 def _evaluate_chain(chain: SparseModel, goal: Bools, hops: Floats) -> Floats:
     """V^pi [S] of a chain, infinite if ``hops`` [S] are; elsewhere it must reach the goal surely."""
-    V, residual = run_value_iteration(
-        chain,
-        TargetGoals(1, single_goal_column(goal)),
-        hops[:, None].copy(),
-        np.inf,
-        MAX_RESIDUAL,
-        MAX_IMPROVEMENT_SWEEPS,
-    )
+    targets, V = TargetGoals(1, single_goal_column(goal)), hops[:, None].copy()
+    V, residual = run_value_iteration(chain, targets, V, np.inf, MAX_RESIDUAL, MAX_IMPROVEMENT_SWEEPS)
     return V[:, 0] if residual[0] <= MAX_RESIDUAL else _solve_by_factorisation(chain, goal, np.isfinite(hops))
 
 
@@ -246,6 +235,7 @@ def _solve_by_factorisation(chain: SparseModel, goal: Bools, sure: Bools, halt: 
     if inner.size == 0:
         return V
     P = sparse.csr_array((chain.probabilities * (1 - halt), chain.successors, chain.indptr), shape=(sure.size,) * 2)
+    # Self-loops are eliminated: the probability of leaving is summed below and not subtracted from one.
     P.setdiag(0.0)
     P.eliminate_zeros()
     out = halt + P[inner][:, np.flatnonzero(goal)].toarray().sum(axis=1)
@@ -261,6 +251,7 @@ def _expected_steps(P: sparse.csr_array[np.float64, tuple[int, int]], out: Float
     """
     leaving = P.sum(axis=1) + out  # 1 - p(s | s), without cancellation
     system = sparse.csc_matrix(sparse.diags_array(leaving) - P)
+    # No pivoting: the diagonal is at least the sum of the other entries of its row.
     try:
         steps = splu(system, permc_spec="MMD_AT_PLUS_A", diag_pivot_thresh=0.0).solve(np.ones(out.size))
     except RuntimeError:  # singular to working precision
@@ -296,7 +287,8 @@ def goal_state_mask(mdp: TabularMDP, goal: GoalStates) -> Bools:
 
 def select_targets(targets: TargetGoals, goals: Longs) -> TargetGoals:
     """Return some of the goals, with columns in their order."""
-    column = np.full(targets.size + 1, -1)  # the last entry is for -1
+    # The last entry maps unused entries, -1, to themselves.
+    column = np.full(targets.size + 1, -1)
     column[goals] = np.arange(goals.size)
     return TargetGoals(goals.size, column[targets.column])
 

@@ -27,9 +27,6 @@ from __future__ import annotations
 import numba
 import numpy as np
 
-GOALS_PER_BLOCK = 64
-"""Goals planned together: three values of two stages for all states must fit the cache."""
-
 
 @numba.njit(cache=True, nogil=True, error_model="numpy")
 def plan_finite_horizon(kernel, bonus, targets, horizon):  # type: ignore[no-untyped-def]
@@ -38,23 +35,25 @@ def plan_finite_horizon(kernel, bonus, targets, horizon):  # type: ignore[no-unt
     n_actions = kernel.support.shape[0] // n_states
     policy = np.empty((horizon, n_states, targets.size), np.int16)
     distance, error = np.empty(targets.size), np.empty(targets.size)
-    for first in range(0, targets.size, GOALS_PER_BLOCK):
-        width = min(GOALS_PER_BLOCK, targets.size - first)
+    # Goals planned together: three values of two stages for all states must fit the cache.
+    block_size = 64
+    for first in range(0, targets.size, block_size):
+        width = min(block_size, targets.size - first)
         values = np.zeros((2, 3, n_states, width))  # V~, V_ and U(., pi), of this stage and of the next
         mean, chosen = np.zeros((4, width)), np.zeros(width)
         for h in range(horizon - 1, -1, -1):
             left = float(horizon - h)
+            # Only two stages are in memory, and they take turns.
             after, now = values[(h + 1) % 2], values[h % 2]
             for s in range(n_states):
                 best, worst, gap = now[0, s], now[1, s], now[2, s]
-                best[:] = 1.0 + after[0, start]
-                worst[:] = 1.0 + after[1, start]
-                gap[:] = after[2, start]
+                best[:], worst[:], gap[:] = 1.0 + after[0, start], 1.0 + after[1, start], after[2, start]
                 chosen[:] = n_actions
                 for a in range(-1 if kernel.terminal[s] else n_actions - 1, -1, -1):
                     x = s * n_actions + a
                     _stage_moments(x, kernel, after, bonus.correction > 0, mean)
                     _take_better_action(x, a, bonus, left, mean, best, worst, gap, chosen)
+                # Goals are few per state, so they are zeroed afterwards: the loops above have no test for them.
                 for k in range(targets.column.shape[1]):
                     j = targets.column[s, k] - first
                     if 0 <= j < width:

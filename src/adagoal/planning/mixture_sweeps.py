@@ -33,20 +33,20 @@ def improve_mixture_bounds(
     greedy: Actions,
     policy: Actions,
 ) -> tuple[Floats, Floats, Actions, Actions]:
-    """Improve lower bounds V with their greedy actions, and upper bounds Y with their policy, all [B, S].
-
-    Each goal is swept from itself outwards. The reset is the best action in states that cannot reach it below the cap.
-    """
+    """Improve lower bounds V with their greedy actions, and upper bounds Y with their policy, all [B, S]."""
     start, cap = features.start, reach.cap
     for b in range(reach.targets.size):
         direct, goal = reach.direct[b], (reach.targets.column == b).any(axis=1)
+        # States at or above the reset cannot improve. The others are swept from the goal outwards.
         near = np.flatnonzero(direct & reach.reachable & (V[b] < min(cap, 1.0 + Y[b, start])))
         order = near[np.argsort(V[b, near], kind="stable")]
         for _ in range(reach.sweeps):
             rise = mixture_lower_sweep(order, goal, features, region, cap, V[b], greedy[b])
+            # These states cannot reach the goal below the cap without a reset, so their bound follows the start's.
             V[b, ~direct] = min(cap, 1.0 + V[b, start])
             if rise < reach.tolerance:
                 break
+        # The lower bounds have risen, so fewer states can improve on the reset.
         order = order[V[b, order] < min(cap, 1.0 + Y[b, start])]
         for _ in range(reach.sweeps):
             if mixture_upper_sweep(order, goal, features, region, cap, Y[b], policy[b]) < reach.tolerance:
@@ -87,6 +87,7 @@ def _mean_and_width(phi, theta, root):  # type: ignore[no-untyped-def]
 def _mean_interval(x, s, features, region, f, phi):  # type: ignore[no-untyped-def]
     """Return bounds (low, up) on p_x f for a pair x of the state s."""
     least, most = _expected_feature(x, features, f, f[s], phi)
+    # A mixture lies between its extreme components, which is narrower than the range over the support.
     if region.simplex:
         least, most = phi.min(), phi.max()
     mean, width = _mean_and_width(phi, region.theta, region.root)
@@ -127,10 +128,10 @@ def mixture_upper_sweep(order, goal, features, region, cap, Y, policy):  # type:
     phi = np.empty(len(region.theta))
     fall = 0.0
     top = min(cap, 1.0 + Y[features.start])
+    # As in lemma 6: no action is tried before every state is at most top.
     for s in range(len(Y)):
         if Y[s] > top:
-            Y[s] = top
-            policy[s] = A
+            Y[s], policy[s] = top, A
     for s in order:
         if features.terminal[s] or goal[s]:
             continue
@@ -138,8 +139,7 @@ def mixture_upper_sweep(order, goal, features, region, cap, Y, policy):  # type:
             _, up = _mean_interval(s * A + a, s, features, region, Y, phi)
             if 1.0 + up < Y[s]:
                 fall = max(fall, Y[s] - 1.0 - up)
-                Y[s] = 1.0 + up
-                policy[s] = a
+                Y[s], policy[s] = 1.0 + up, a
     return fall
 
 
@@ -155,33 +155,29 @@ def plan_mixture_horizon(features, value, error, targets, horizon):  # type: ign
     first_V, first_U = np.zeros((2, S, G)), np.zeros((2, S, G))
     phi = np.empty(features.features.shape[1])
     V_next, U_next, V, U = np.zeros(S), np.zeros(S), np.zeros(S), np.zeros(S)
+    # Goal by goal, because every goal has its own regression.
     for g in range(G):
-        V_next[:] = 0.0
-        U_next[:] = 0.0
+        V_next[:], U_next[:] = 0.0, 0.0
         for h in range(horizon, 0, -1):
             top = horizon - h + 1.0
             for s in range(S):
-                best = min(1.0 + V_next[start], top)
-                missing = min(U_next[start], top)
-                action = A
-                spread = 0.0
+                best, missing = min(1.0 + V_next[start], top), min(U_next[start], top)
+                action, spread = A, 0.0
                 for a in range(0 if features.terminal[s] else A):
                     _expected_feature(s * A + a, features, V_next, 0.0, phi)
                     mean, width = _mean_and_width(phi, value.theta[g], value.root[g])
                     Q = min(max(1.0 + mean - width, 1.0), top)
                     if Q < best:
                         best, action, spread = Q, a, width
+                # U follows the chosen action only, so it is computed once per state.
                 if action < A:
                     _expected_feature(s * A + action, features, U_next, 0.0, phi)
                     mean, width = _mean_and_width(phi, error.theta[g], error.root[g])
                     missing = min(max(2.0 * spread + mean + width, 0.0), top)
                 here = goal_holds_state(targets.column, s, g)
-                V[s] = 0.0 if here else best
-                U[s] = 0.0 if here else missing
+                V[s], U[s] = (0.0, 0.0) if here else (best, missing)
                 policy[h - 1, s, g] = action
-            V_next[:] = V
-            U_next[:] = U
+            V_next[:], U_next[:] = V, U
             if h <= 2:
-                first_V[h - 1, :, g] = V
-                first_U[h - 1, :, g] = U
+                first_V[h - 1, :, g], first_U[h - 1, :, g] = V, U
     return policy, first_V, first_U

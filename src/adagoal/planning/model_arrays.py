@@ -16,10 +16,11 @@ from adagoal.core.linear_mixture import LinearMixture
 from adagoal.core.types import Bools, Floats, Ints, Longs
 from adagoal.envs.model import TabularMDP
 
+# Goals that are swept together: the values of a state fill four vector registers, and a block stays in the cache.
 BLOCK_GOALS = 16
-"""Goals that are swept together: the values of a state fill four vector registers, and a block stays in the cache."""
 
 
+# All classes here are named tuples, because Numba does not know dataclasses.
 class TransitionKernel(NamedTuple):
     """Probabilities of successors in padded rows of K entries."""
 

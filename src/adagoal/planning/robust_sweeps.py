@@ -29,7 +29,8 @@ def extreme_mean(x, b, model, F, outside, sign, value, order):  # type: ignore[n
 
     ``outside`` is F at successors never observed. ``value`` and ``order`` [K + 1] are scratch arrays.
     """
-    # Insertion sort by value: rows are short, and index o stands for all successors never observed.
+    # Insertion sort by value: rows are short, and index o stands for all successors never observed. The sign turns a
+    # smallest mean into a largest one, so one loop finds both.
     o = model.support[x]
     total = 0.0
     for k in range(o + 1):
@@ -41,14 +42,13 @@ def extreme_mean(x, b, model, F, outside, sign, value, order):  # type: ignore[n
             order[rank] = order[rank - 1]
             rank -= 1
         order[rank] = k
+    # Mass moves from the smallest values to the largest, until no more may move or both ends meet.
     giver, taker, left = 0, o, model.moved[x]
     gives, takes = _movable_mass(x, order[giver], model, False), _movable_mass(x, order[taker], model, True)
     while giver < taker and left > 0.0:
         mass = min(gives, takes, left)
         total += mass * (value[order[taker]] - value[order[giver]])
-        left -= mass
-        gives -= mass
-        takes -= mass
+        left, gives, takes = left - mass, gives - mass, takes - mass
         if gives <= 0.0:
             giver += 1
             gives = _movable_mass(x, order[giver], model, False)
@@ -77,6 +77,7 @@ def robust_lower_sweep(order, model, block, V, policy):  # type: ignore[no-untyp
             best, action = min(block.cap, 1.0 + V[model.start, b]), A
             for a in range(0 if model.terminal[s] else A):
                 x = s * A + a
+                # A pair without data may lead to the goal.
                 low = extreme_mean(x, b, model, V, 0.0, -1.0, value, ranking) if model.support[x] > 0 else 0.0
                 if 1.0 + low < best:
                     best, action = 1.0 + low, a
@@ -98,10 +99,10 @@ def robust_upper_sweep(order, model, block, Y, policy):  # type: ignore[no-untyp
     fall = 0.0
     for b in range(Y.shape[1]):
         top = min(block.cap, 1.0 + Y[model.start, b])
+        # As in lemma 6: no action is tried before every seen state is at most top.
         for s in order:
             if Y[s, b] > top:
-                Y[s, b] = top
-                policy[s, b] = A
+                Y[s, b], policy[s, b] = top, A
         for s in order:
             if model.terminal[s] or goal_holds_state(block.column, s, b):
                 continue
@@ -112,8 +113,7 @@ def robust_upper_sweep(order, model, block, Y, policy):  # type: ignore[no-untyp
                 up = 1.0 + extreme_mean(x, b, model, Y, top, 1.0, value, ranking)
                 if up < Y[s, b]:
                     fall = max(fall, Y[s, b] - up)
-                    Y[s, b] = up
-                    policy[s, b] = a
+                    Y[s, b], policy[s, b] = up, a
     return fall
 
 
@@ -133,6 +133,7 @@ def improve_robust_lower_bounds(model, block, V, policy):  # type: ignore[no-unt
 @numba.njit(cache=True, nogil=True)
 def improve_robust_upper_bounds(model, block, Y, policy):  # type: ignore[no-untyped-def]
     """Lower Y [S, B], with the policy [S, B] that it holds for, in the same way."""
+    # A twin and not one function with the sweep as an argument: Numba does not cache those.
     backwards = block.order[::-1].copy()
     for i in range(block.sweeps):
         if robust_upper_sweep(block.order if i % 2 == 0 else backwards, model, block, Y, policy) < block.tolerance:

@@ -13,11 +13,6 @@ import numpy as np
 
 from adagoal.planning.model_arrays import goal_holds_state
 
-MAX_PATH_SWEEPS = 5000
-"""Sweeps per problem of :func:`solve_shortest_paths`."""
-MAX_VISGO_SWEEPS = 20_000
-"""Sweeps per goal of :func:`solve_visgo`; values are optimistic if they end early."""
-
 
 @numba.njit(cache=True, nogil=True)
 def solve_shortest_paths(kernel, usable, targets, precision, cap):  # type: ignore[no-untyped-def]
@@ -33,7 +28,8 @@ def solve_shortest_paths(kernel, usable, targets, precision, cap):  # type: igno
     policy = np.full((n_sets, n_states), n_actions, np.int16)
     for b in range(n_sets):
         V = values[b]
-        for _ in range(MAX_PATH_SWEEPS):
+        # Values rise from zero, so they are optimistic if the sweeps end early.
+        for _ in range(5000):
             change = 0.0
             for s in range(n_states):
                 if targets[b, s]:
@@ -47,6 +43,7 @@ def solve_shortest_paths(kernel, usable, targets, precision, cap):  # type: igno
                             q += kernel.p[x, k] * V[kernel.successor[x, k]]
                         if q < best:
                             best, chosen = q, a
+                # The reset is last and must be strictly better, so ties go to an action.
                 if 1.0 + V[kernel.start] < best:
                     best, chosen = 1.0 + V[kernel.start], n_actions
                 best = min(best, cap)
@@ -76,7 +73,7 @@ def solve_visgo(kernel, n, iota, usable, goals, root, flat, precision, cap):  # 
     policy = np.full((n_sets, n_states), n_actions, np.int16)
     for b in range(n_sets):
         V = values[b]
-        for _ in range(MAX_VISGO_SWEEPS):
+        for _ in range(20_000):
             change = 0.0
             for s in range(n_states):
                 if s == goals[b]:
@@ -91,6 +88,7 @@ def solve_visgo(kernel, n, iota, usable, goals, root, flat, precision, cap):  # 
                         v = V[kernel.successor[x, k]]
                         mean += kernel.p[x, k] * v
                         square += kernel.p[x, k] * v * v
+                    # The clamp is for rounding: the variance of equal values may come out negative, and its root NaN.
                     tries, rate = max(n[x], 1), iota[x] / max(n[x], 1)
                     bonus = max(root * math.sqrt(max(square - mean * mean, 0.0) * rate), flat * rate)
                     q = max(0.0, 1.0 + mean * tries / (tries + 1.0) - bonus)
@@ -114,6 +112,7 @@ def improve_ensemble_values(model, targets, tolerance, sweeps, V, greedy):  # ty
 
     The last state is virtual and keeps its value. A member is swept until it changes by less than the tolerance.
     """
+    # Members converge at their own pace, and those that are done are left out.
     change = np.full(V.shape[0], np.inf)
     for i in range(sweeps):
         for m in range(V.shape[0]):
@@ -136,6 +135,7 @@ def _sweep_member(model, m, targets, backwards, V, greedy):  # type: ignore[no-u
         s = n_states - 1 - i if backwards else i
         best[:] = V[model.start]
         chosen[:] = n_actions
+        # Actions come in descending order and ties replace, so the lowest action wins without a branch.
         for a in range(-1 if model.terminal[s] else n_actions - 1, -1, -1):
             x = s * n_actions + a
             mean[:] = p[x, p.shape[1] - 1] * V[atom[x]]
@@ -149,6 +149,5 @@ def _sweep_member(model, m, targets, backwards, V, greedy):  # type: ignore[no-u
         for j in range(n_goals):
             value = 0.0 if goal_holds_state(targets.column, s, j) else min(1.0 + best[j], model.caps[m])
             change = max(change, abs(value - V[s, j]))
-            V[s, j] = value
-            greedy[s, j] = chosen[j]
+            V[s, j], greedy[s, j] = value, chosen[j]
     return change

@@ -27,11 +27,10 @@ import numpy as np
 from adagoal.core.types import Actions, Floats, Ints, Longs
 from adagoal.planning.model_arrays import SparseModel, TargetGoals, goal_holds_state
 
-EVALUATION_SWEEPS = 5
-"""Evaluation sweeps after each improvement."""
-GOALS_PER_TASK = 16
-"""Goals of one thread at a time."""
-ROW_MULTIPLE = 4  # rows are padded to a multiple of four entries, so action_value can unroll its loop
+EVALUATION_SWEEPS = 5  # after each improvement
+# Rows are padded to a multiple of this, so action_value can unroll its loop.
+ROW_MULTIPLE = 4
+# NumPy's error model has no test before a division. No divisor is zero here.
 NUMBA_OPTIONS: dict[str, Any] = {"cache": True, "nogil": True, "error_model": "numpy"}
 
 
@@ -56,31 +55,23 @@ def run_value_iteration(
     States whose initial V is not below the cap are not swept: leaving or the reset is best there.
     """
     V, residual = np.ascontiguousarray(V), np.zeros(targets.size)
+    size = 16  # goals of one thread at a time
 
     def solve(first: int) -> None:
-        last = min(first + GOALS_PER_TASK, targets.size)
+        last = min(first + size, targets.size)
         _solve_goal_range(model, targets.column, V, residual, first, last, cap, tolerance, sweeps)
 
-    if targets.size <= GOALS_PER_TASK:
+    # Goals share no values, so the result does not depend on the number of threads.
+    if targets.size <= size:
         solve(0)
     else:
         with ThreadPoolExecutor(os.cpu_count()) as threads:
-            list(threads.map(solve, range(0, targets.size, GOALS_PER_TASK)))
+            list(threads.map(solve, range(0, targets.size, size)))
     return V, residual
 
 
 @numba.njit(**NUMBA_OPTIONS)
-def _solve_goal_range(
-    model: SparseModel,
-    column: Longs,
-    V: Floats,
-    residual: Floats,
-    first: int,
-    last: int,
-    cap: float,
-    tolerance: float,
-    sweeps: int,
-) -> None:
+def _solve_goal_range(model, column, V, residual, first, last, cap, tolerance, sweeps):  # type: ignore[no-untyped-def]
     """Solve the goals ``first`` to ``last``: columns of V [S, G] and entries of the residuals [G], in place."""
     n_states, n_pairs = V.shape[0], model.indptr.size - 1
     order, new_index = np.empty(n_states, np.int32), np.empty(n_states, np.int32)
@@ -96,9 +87,8 @@ def _solve_goal_range(
         for i in range(1, n):
             values[i] = V[order[i], g]
         start = new_index[model.start] if model.reset else n
-        residual[g] = iterate_goal_values(
-            rows, n_pairs // n_states, start, values[: n + 1], policy, cap, tolerance, sweeps
-        )
+        own = values[: n + 1]
+        residual[g] = iterate_goal_values(rows, n_pairs // n_states, start, own, policy, cap, tolerance, sweeps)
         for s in range(n_states):
             V[s, g] = values[new_index[s]]
 
@@ -112,7 +102,8 @@ def order_outwards(column: Longs, g: int, V: Floats, cap: float, order: Ints, ne
     """
     # A counting sort by whole steps: fractions of a step do not matter for the sweeps.
     n_states = V.size
-    order[0] = 0  # a goal may have no state
+    # A goal may have no state. Then number 0 stands for some row that nothing leads to.
+    order[0] = 0
     begin = np.zeros(n_states + 2, np.int64)
     for s in range(n_states):
         if V[s] < cap and not goal_holds_state(column, s, g):
@@ -155,6 +146,7 @@ def renumber_rows(model: SparseModel, order: Ints, new_index: Ints, rows: Renumb
             rows.costs[pair] = 1.0 / leaving if leaving > 0.0 else np.inf
             for k in range(begin, end):
                 rows.weights[k] *= rows.costs[pair]
+            # Padding points to the goal, whose value is 0: weight 0 times an infinite value would be NaN.
             while (end - begin) % np.uintp(ROW_MULTIPLE) != 0:
                 rows.successors[end] = 0
                 rows.weights[end] = 0.0
@@ -179,16 +171,7 @@ def action_value(rows: RenumberedRows, x: int, V: Floats) -> float:
 
 
 @numba.njit(**NUMBA_OPTIONS)
-def iterate_goal_values(
-    rows: RenumberedRows,
-    n_actions: int,
-    start: int,
-    V: Floats,
-    policy: Actions,
-    cap: float,
-    tolerance: float,
-    sweeps: int,
-) -> float:
+def iterate_goal_values(rows, n_actions, start, V, policy, cap, tolerance, sweeps):  # type: ignore[no-untyped-def]
     """Run Gauss-Seidel value iteration on V [n + 1] in place. Return the largest change of the last improvement.
 
     That change bounds the Bellman residual of V, because no value that an update has read moved by more afterwards.
@@ -201,6 +184,7 @@ def iterate_goal_values(
     for _ in range(sweeps):
         change = 0.0
         for i in range(np.uintp(1), n):
+            # A reset in the start leads nowhere new.
             best, choice = cap if i == start else V[n], n_actions
             for a in range(A):
                 q = action_value(rows, i * A + a, V)
@@ -226,13 +210,15 @@ def iterate_goal_values(
 
 
 @numba.njit(cache=True)
-def improve_policy(model: SparseModel, column: Longs, V: Floats, actions: Actions, margin: float, halt: float) -> int:
+def improve_policy(model: SparseModel, column: Longs, V: Floats, actions: Actions, halt: float) -> int:
     """Write greedy actions [S, G] with respect to V [S, G], in place. Return how many changed.
 
-    An action is replaced only by one that is better by the relative ``margin``; an action of -1 by any. The reset is
+    An action is replaced only by one that is better by the relative margin 1e-12; an action of -1 by any. The reset is
     written where V is infinite, and in the states of the goal. ``halt`` is the probability that a step is the last
-    (see ``_start_policy`` in :mod:`adagoal.exact.solver`).
+    (see ``_make_policy_proper`` in :mod:`adagoal.exact.solver`).
     """
+    # Without a margin rounding errors could make two equal actions replace each other for ever.
+    margin = 1e-12
     indptr, successors, probabilities, start = model.indptr, model.successors, model.probabilities, model.start
     n_states, n_goals = V.shape
     n_actions = (indptr.size - 1) // n_states
@@ -245,6 +231,7 @@ def improve_policy(model: SparseModel, column: Longs, V: Floats, actions: Action
                 continue
             q[n_actions] = 1.0 + (1.0 - halt) * V[start, g] if model.reset and s != start else np.inf
             for a in range(n_actions):
+                # Self-loops are eliminated as above, so a pair that never leaves its state is infinite.
                 cost, leaving = 1.0, halt
                 for k in range(indptr[s * n_actions + a], indptr[s * n_actions + a + 1]):
                     if successors[k] != s:
