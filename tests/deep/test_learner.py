@@ -13,7 +13,7 @@ from adagoal.deep import ddpg, ensemble_ddpg, learner, networks, replay_buffer, 
 from adagoal.deep.config import RECIPES, Config
 from adagoal.deep.goal_envs import EnvDimensions
 from adagoal.deep.networks import NetworkState
-from adagoal.deep.rollout_workers import EpisodeBatch
+from adagoal.deep.rollouts import EpisodeBatch
 
 SIZES = EnvDimensions(observation=3, goal=2, action=2, horizon=6, success=0.1)
 

@@ -50,11 +50,11 @@ class Algorithm(Protocol):
         ...
 
     def actor_layers(self, nets: Any) -> LayerWeights:
-        """Layers of the actor, for :class:`adagoal.deep.numpy_networks.NumpyActor`."""
+        """Layers of the actor, for :class:`adagoal.deep.policy.NumpyActor`."""
         ...
 
     def critic_layers(self, nets: Any, needs_values: bool) -> tuple[LayerWeights, bool] | None:
-        """Layers of the critics for :class:`adagoal.deep.numpy_networks.NumpyCritics`, and whether they are normalised.
+        """Layers of the critics for :class:`adagoal.deep.policy.NumpyCritics`, and whether they are normalised.
 
         The policy computes D and E from them without JAX. None: the policy acts, but has no D and E.
         """

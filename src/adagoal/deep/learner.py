@@ -21,9 +21,9 @@ from adagoal.core.types import Floats
 from adagoal.deep import algorithms, networks, replay_buffer, value_formulas
 from adagoal.deep.config import CONTACT_DISTANCE, Config
 from adagoal.deep.goal_envs import EnvDimensions
-from adagoal.deep.numpy_networks import NumpyActor, NumpyCritics
+from adagoal.deep.policy import NumpyActor, NumpyCritics
 from adagoal.deep.replay_buffer import Experience, Normalisers, ReplayBuffer
-from adagoal.deep.rollout_backend import EpisodeBatch
+from adagoal.deep.rollouts import EpisodeBatch
 from adagoal.settings.fields import declared_settings, per_run_settings
 
 N_DENSITY_POINTS = 512

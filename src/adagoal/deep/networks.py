@@ -97,7 +97,7 @@ def _zero_adam_state(init: Callable[[Any], Any], online: LayerWeights) -> Any:
 
 
 def policy_actions(layers: LayerWeights, obs_goal: Array) -> Array:
-    """Actions ``[..., A]`` in [-1, 1], the same as those of :class:`adagoal.deep.numpy_networks.NumpyActor`."""
+    """Actions ``[..., A]`` in [-1, 1], the same as those of :class:`adagoal.deep.policy.NumpyActor`."""
     return jnp.tanh(value_formulas.forward_mlp(layers, obs_goal, jax.nn.relu))
 
 

@@ -20,8 +20,7 @@ from adagoal.deep.env_inspection import inspect_env
 from adagoal.deep.goal_envs import EnvSource
 from adagoal.deep.goal_samplers import GoalSampler
 from adagoal.deep.policy import GoalPolicy
-from adagoal.deep.rollout_backend import RolloutFactory
-from adagoal.deep.rollout_workers import EnvBatch, RolloutWorkers
+from adagoal.deep.rollouts import EnvBatch, RolloutFactory, RolloutWorkers
 
 EPISODES_AT_ONCE = 25
 """Environments that an evaluation steps together: the actor is called once for all, and each takes memory."""

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from adagoal.deep.networks import RunningMoments, TransitionBatch, normalise_vectors
-from adagoal.deep.rollout_backend import EpisodeBatch
+from adagoal.deep.rollouts import EpisodeBatch
 
 EPISODE_FIELDS = [field.name for field in fields(EpisodeBatch)]
 # the workers, which make the episodes, do not import JAX, so the class becomes a tree of arrays here

@@ -22,15 +22,13 @@ from adagoal.core import compiled_code, file_formats
 from adagoal.core.errors import InputError, Status
 from adagoal.core.random_streams import StreamPurpose, random_stream
 from adagoal.core.types import Floats, Singles
-from adagoal.deep import env_inspection, learner, training_checkpoint, value_formulas
+from adagoal.deep import learner, training_checkpoint, value_formulas
 from adagoal.deep.config import Config, check_shared_program
 from adagoal.deep.env_inspection import inspect_env
 from adagoal.deep.goal_envs import EnvSource
 from adagoal.deep.goal_selection import GoalSelector
-from adagoal.deep.numpy_networks import NumpyActor
-from adagoal.deep.policy import GoalPolicy
-from adagoal.deep.rollout_backend import CycleRollouts, EpisodeBatch, RolloutBackend, RolloutFactory
-from adagoal.deep.rollout_workers import RolloutWorkers
+from adagoal.deep.policy import GoalPolicy, NumpyActor
+from adagoal.deep.rollouts import CycleRollouts, EpisodeBatch, RolloutBackend, RolloutFactory, RolloutWorkers
 from adagoal.deep.training_history import MAP_POINTS_PER_AXIS, TrainingHistory
 from adagoal.goal_rules import GoalRule
 
@@ -55,7 +53,7 @@ class Training:
 
     ``source`` makes the environments; by default it follows from their name. ``rule`` is the function behind the goal
     rule ``function:NAME``. ``saved`` is a state to continue from; a state that does not fit the configurations is a
-    ``ValueError``. ``make_rollouts`` makes the engine that plays (:mod:`adagoal.deep.rollout_backend`).
+    ``ValueError``. ``make_rollouts`` makes the engine that plays (:mod:`adagoal.deep.rollouts`).
     """
 
     def __init__(
@@ -252,12 +250,12 @@ class Training:
         history_arrays, history = self.history.state()
         arrays |= {f"history.{name}": array for name, array in history_arrays.items()}
         facts = {"configs": [c.to_json() for c in self.configs], "cycle": self.cycle, "history": history}
-        return arrays, facts | {"env": env_inspection.env_facts(self.sizes)}
+        return arrays, facts | {"env": self.sizes.to_facts()}
 
     def _restore_state(
         self, shapes: learner.LearnerState, arrays: dict[str, NDArray[Any]], facts: dict[str, Any]
     ) -> None:
-        env_inspection.check_same_env(self.source.name, facts["env"], self.sizes)
+        self.sizes.check_same(self.source.name, facts["env"])
         training_checkpoint.check_checkpoint(shapes, arrays, facts, self.configs, self.sizes)
         self.train_state = jax.tree.map(jnp.asarray, training_checkpoint.tree_from_arrays(shapes, arrays, "learnt"))
         pending = _select_by_prefix("pending.", arrays)

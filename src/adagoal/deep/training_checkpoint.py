@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from adagoal.core.file_formats import COUNT_SCHEMA, ArraySpec, check_arrays, check_json_value, object_schema
-from adagoal.deep import env_inspection, training_history
+from adagoal.deep import training_history
 from adagoal.deep.config import Config
 from adagoal.deep.goal_envs import EnvDimensions
 from adagoal.deep.learner import LearnerState
@@ -26,13 +26,15 @@ from adagoal.settings.fields import declared_settings, settings_json_schema
 def checkpoint_facts_schema() -> dict[str, Any]:
     """Return the JSON schema of the facts of :meth:`adagoal.deep.training.Training.state`."""
     config = settings_json_schema(Config, declared_settings(Config))
+    ends = {"type": "array", "minItems": 1, "maxItems": 100_000, "items": {"type": "number"}}
+    sizes = dict.fromkeys(("observation", "goal", "action"), COUNT_SCHEMA) | {"low": ends, "high": ends}
     return object_schema(
         configs={"type": "array", "minItems": 1, "maxItems": 10_000, "items": config},
         cycle={**COUNT_SCHEMA, "minimum": 1},
         history=object_schema(
             rows={"type": "array", "items": ROW_SCHEMA}, wall_seconds={"type": "number", "minimum": 0}
         ),
-        env=env_inspection.ENV_FACTS_SCHEMA,
+        env=object_schema(**sizes, success={"type": "number", "minimum": 0}),
     )
 
 
@@ -85,7 +87,7 @@ def _learner_state_schema(template: LearnerState, horizon: int) -> dict[str, Arr
 
 
 def _pending_episodes_schema(batch: tuple[int, int], sizes: EnvDimensions) -> dict[str, ArraySpec]:
-    """Return the schema of episodes not learnt from yet (:class:`adagoal.deep.rollout_backend.EpisodeBatch`)."""
+    """Return the schema of episodes not learnt from yet (:class:`adagoal.deep.rollouts.EpisodeBatch`)."""
     T = sizes.horizon
     return {
         "pending.observation": ArraySpec("float32", (*batch, T + 1, sizes.observation), optional=True),

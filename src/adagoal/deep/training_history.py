@@ -22,7 +22,7 @@ from adagoal.core.types import Bools, Floats, Singles
 from adagoal.deep.config import CONTACT_DISTANCE, Config
 from adagoal.deep.goal_envs import EnvDimensions
 from adagoal.deep.goal_samplers import GoalSampler, bounding_box, is_inside_box
-from adagoal.deep.rollout_backend import EpisodeBatch
+from adagoal.deep.rollouts import EpisodeBatch
 
 MAP_POINTS_PER_AXIS = 21  # goals per axis of a map
 MAX_KEPT_MAPS = 32  # enough for a smooth slider in the report

@@ -38,10 +38,8 @@ from adagoal.core.file_io import FileContents
 from adagoal.core.types import Floats
 from adagoal.deep import training_history
 from adagoal.deep.config import Config
-from adagoal.deep.env_inspection import SUCCESS_RADIUS_SCHEMA
 from adagoal.deep.goal_envs import EnvDimensions, EnvSource, SetGoalFunction
-from adagoal.deep.numpy_networks import NumpyActor, NumpyCritics
-from adagoal.deep.policy import GoalPolicy
+from adagoal.deep.policy import GoalPolicy, NumpyActor, NumpyCritics
 from adagoal.deep.training_history import MAX_MAP_VALUE, TrainingHistory, ValueMapHistory
 from adagoal.envs import registry
 from adagoal.runs.folder_reader import MANIFEST_FORMAT, FolderFiles, SavedRun
@@ -246,7 +244,7 @@ def read_policies(saved: SavedRun, record: TrainingRecord) -> list[GoalPolicy]:
         high=limits,
         shape={**limits, "items": COUNT_SCHEMA},
         with_achieved={"type": "boolean"},
-        success=SUCCESS_RADIUS_SCHEMA,
+        success={"type": "number", "minimum": 0},
     )
     with name_file_in_errors(files, POLICY_FILE):
         arrays, facts = files.load_arrays(POLICY_FILE)

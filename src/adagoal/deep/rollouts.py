@@ -1,31 +1,92 @@
-"""Rollout workers: processes that hold environments and play whole episodes with a NumPy actor.
+"""Rollouts: what training asks of a rollout engine, and the engine of worker processes that hold environments.
 
 A worker gets the actors' weights and one goal per environment, plays a cycle without any other message, and returns the
 episodes, the test results and the starts of the next cycle. Every start and every action is seeded by (seed, cycle,
-slot), so a cycle can be replayed without its history; resume is exact for this reason. This module must not import JAX.
+slot), so a cycle can be replayed without its history; resume is exact for this reason.
+
+Another engine, or an environment that runs on the accelerator, is one class with the methods of
+:class:`RolloutBackend`; give it to :class:`adagoal.deep.training.Training` as ``make_rollouts``.
 """
 
 from __future__ import annotations
 
+# Workers import this module. It must not import JAX, which takes seconds and memory in every one of them.
 import functools
 import itertools
 import signal
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from adagoal.core.errors import EnvironmentFailure, InputError
 from adagoal.core.random_streams import StreamPurpose, random_stream
-from adagoal.core.types import Bools, Floats, Singles
+from adagoal.core.types import Bools, Floats, Ints, Singles
 from adagoal.deep.config import Config
 from adagoal.deep.goal_envs import EnvDimensions, EnvSource, EpisodeEnd, GoalEnv
-from adagoal.deep.numpy_networks import NumpyActor
-from adagoal.deep.rollout_backend import CycleRollouts, EpisodeBatch
+from adagoal.deep.policy import NumpyActor
 from adagoal.parallel.exceptions import WorkerDied
 from adagoal.parallel.worker_process import WorkerProcess
+
+
+@dataclass(frozen=True)
+class EpisodeBatch:
+    """Episodes ``[B, ...]`` of T steps; entries after ``length`` repeat the last state."""
+
+    observation: Singles  # [B, T + 1, observation]
+    achieved: Singles  # [B, T + 1, goal]
+    action: Singles  # [B, T, action]
+    goal: Singles  # [B, goal] that the episode aimed at
+    length: Ints  # [B]
+    terminated: Bools  # [B] True if the environment ended the episode, False if it was cut off
+
+
+class CycleRollouts(NamedTuple):
+    """What was played in a cycle, for the environments ``[B]``: all S runs and their episodes, ``[S, episodes]``."""
+
+    episodes: EpisodeBatch
+    distances: Floats  # to the test goal after each step [rounds, B, T]; no rounds if there was no test
+    initial_distances: Floats  # the same at the start [rounds, B]
+    test_starts: Singles  # first observations of the tests [rounds, B, observation]
+    next_starts: Singles  # first observations of the next cycle [B, observation]
+
+
+class RolloutBackend(Protocol):
+    """Environments of S runs with ``episodes`` each.
+
+    Seed and cycle decide everything that is random, so training resumes exactly from a checkpoint of the learner.
+    """
+
+    def reset(self, cycle: int) -> Singles:
+        """Return the first observations of a cycle ``[S, episodes, observation]``."""
+        ...
+
+    def start_cycle(self, cycle: int, actors: Sequence[NumpyActor], goals: Floats, test_goals: Floats) -> None:
+        """Start to play, without waiting: training goals ``[S, episodes, goal]`` from the starts of the cycle, with
+        exploration noise, and test goals ``[rounds, S, episodes, goal]`` without noise."""
+        ...
+
+    def collect_cycle(self) -> CycleRollouts:
+        """Wait for the cycle and return what was played."""
+        ...
+
+    def evaluate_goals(self, round_: int, actor: NumpyActor, goals: Floats) -> Floats:
+        """Play for each goal ``[n, goal]`` from a start of its own, without noise; return distances ``[n, T]``.
+
+        n is a multiple of ``episodes``. Training does not call this; certification does.
+        """
+        ...
+
+    def close(self) -> None:
+        """Release the environments."""
+        ...
+
+
+RolloutFactory = Callable[[Sequence[Config], EnvSource, EnvDimensions, int], RolloutBackend]
+"""Arguments: configurations of the runs, environment, its dimensions, number of workers."""
 
 
 class EnvBatch:
@@ -167,7 +228,7 @@ def explain_worker_exit(source: EnvSource) -> Iterator[None]:
 
 
 class RolloutWorkers:
-    """A :class:`~adagoal.deep.rollout_backend.RolloutBackend` of worker processes, which share all slots in order."""
+    """A :class:`~adagoal.deep.rollouts.RolloutBackend` of worker processes, which share all slots in order."""
 
     def __init__(self, configs: Sequence[Config], source: EnvSource, sizes: EnvDimensions, workers: int) -> None:
         self.shape, self.horizon = (len(configs), configs[0].episodes), sizes.horizon
