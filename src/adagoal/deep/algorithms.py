@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from adagoal.deep.networks import LayerWeights
     from adagoal.deep.replay_buffer import Experience
 
+# Modules by the value of the setting ``algorithm``. They are imported on use, because they need JAX.
 ALGORITHM_MODULES = {"critics": "adagoal.deep.ensemble_ddpg", "ddpg": "adagoal.deep.ddpg"}
-"""Modules by the value of the setting ``algorithm``. They are imported on use, because they need JAX."""
 
 
 class Algorithm(Protocol):

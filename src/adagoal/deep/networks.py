@@ -28,10 +28,8 @@ from adagoal.deep.goal_envs import EnvDimensions
 LayerWeights = list[tuple[Any, Any]]
 """Weights and biases: arrays of JAX, or of NumPy before the first update."""
 ActivationFunction = Callable[[Array], Array]
+# Batches that are drawn at once, at most: it bounds the memory that they take.
 MAX_BATCHES_AT_ONCE = 20
-"""Batches that are drawn at once, at most: it bounds the memory that they take."""
-N_RANDOM_ACTIONS = 16
-"""Random actions among which ``value_action="min"`` looks for a cheaper one than the policy's."""
 
 
 class NetworkState(NamedTuple):
@@ -61,10 +59,8 @@ class CriticBatch(NamedTuple):
 
 
 def init_layers(rng: np.random.Generator, widths: Sequence[int], members: Sequence[int] = ()) -> LayerWeights:
-    """Weights and biases uniform in +-1/sqrt(fan in), as in the reference HER; with leading axes ``members``.
-
-    NumPy draws them, because JAX would compile a program for every shape before training starts.
-    """
+    """Weights and biases uniform in +-1/sqrt(fan in), as in the reference HER; with leading axes ``members``."""
+    # NumPy draws them, because JAX would compile a program for every shape before training starts.
     layers = []
     for fan_in, fan_out in itertools.pairwise(widths):
         bound = fan_in**-0.5
@@ -110,6 +106,7 @@ def q_values(
 
 def gradient_step(config: Config, net: NetworkState, loss: Callable[[Any], Array]) -> tuple[NetworkState, Array]:
     """One step of Adam on the online network, and the loss before it."""
+    # the optimiser is made anew: it is a pair of pure functions, and its state travels in the network
     value, gradient = jax.value_and_grad(loss)(net.online)
     change, moments = optax.adam(config.learning_rate).update(gradient, net.adam)
     return net._replace(online=optax.apply_updates(net.online, change), adam=moments), value
@@ -117,6 +114,7 @@ def gradient_step(config: Config, net: NetworkState, loss: Callable[[Any], Array
 
 def bellman_targets(config: Config, batch: TransitionBatch, next_values: Array) -> Array:
     """The targets y ``[..., B]`` from the values Q'(s', a', g) ``[..., B]``."""
+    # The clip keeps targets in the range of true returns, so errors of Q' at unseen actions cannot grow without bound.
     floor = -1.0 / (1.0 - config.gamma)
     final = jnp.where(batch.reward < 0.0, floor, 0.0)
     return jnp.where(batch.terminal, final, jnp.clip(batch.reward + config.gamma * next_values, floor, 0.0))
@@ -145,7 +143,8 @@ def ensemble_distance_and_error(
 
     best = member_values(action)
     if config.value_action == "min":
-        for k in jax.random.split(key, N_RANDOM_ACTIONS):
+        # An option for ablations: the cheapest of 17 actions was not better than the policy's (docs/results-deep.md).
+        for k in jax.random.split(key, 16):
             other = jax.random.uniform(k, action.shape, minval=-1.0, maxval=1.0)
             best = jnp.maximum(best, member_values(other))
     return value_formulas.cost_to_steps(-best.mean(0), config.gamma, jnp), best.std(0)
@@ -174,6 +173,7 @@ def run_updates(
         return jax.lax.scan(update, nets, prepare(nets, indices))
 
     def in_chunks(nets: Any, indices: Array, min_chunks: int) -> tuple[Any, Any]:
+        # equal chunks, because a scan needs one shape
         largest = max(min(MAX_BATCHES_AT_ONCE, len(indices) // min_chunks), 1)
         size = next(n for n in range(largest, 0, -1) if len(indices) % n == 0)
         nets, losses = jax.lax.scan(prepare_and_update, nets, indices.reshape(-1, size))
@@ -213,6 +213,7 @@ def empty_moments(size: int) -> RunningMoments:
 def merge_moments(old: RunningMoments, x: Array, weight: Array) -> RunningMoments:
     """Add vectors ``x [n, d]`` with weights ``[n]``; a total weight of 0 changes nothing."""
     added = weight.sum()
+    # the maxima keep 0 / 0 away before the first vector, and where all weights are 0
     mean = (weight[:, None] * x).sum(0) / jnp.maximum(added, 1e-8)
     squares = (weight[:, None] * (x - mean) ** 2).sum(0)
     total = jnp.maximum(old.weight + added, 1e-8)
