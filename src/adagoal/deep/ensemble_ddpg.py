@@ -7,8 +7,8 @@ J critics Q_j with normalised hidden layers learn from the same batches, each wi
 and the actor minimises -mean_j Q_j(s, pi(s, g), g) + c mean pi^2 on a share of the batch, by default half. REDQ (Chen
 et al. 2021) has such an actor, too. The critics differ by their initial weights and by what follows from them. The
 paper samples a batch for each Q-function, as :mod:`adagoal.deep.ddpg` does; here independent batches were not better
-(docs/results-deep.md). Layer normalisation keeps critics from overestimating actions that were never tried (RLPD, Ball et al.
-2023); plain critics do that when they are updated often.
+(docs/results-deep.md). Layer normalisation keeps critics from overestimating actions that were never tried (RLPD, Ball
+et al. 2023); plain critics do that when they are updated often.
 
 An update costs 1 + J + 3J + (3 + 2J)/2 forward passes of one network over one batch: 17.5 for J = 3, 7000 per 800
 steps. DDPG costs 10 an update and its ensemble 5J an update: 6400 per 800 steps.
