@@ -38,7 +38,7 @@ def init_networks(config: Config, sizes: EnvDimensions, rng: np.random.Generator
     return DDPGNetworks(
         networks.init_network(config, rng, actor_widths),
         networks.init_network(config, rng, critic_widths),
-        networks.init_network_ensemble(config, rng, critic_widths),
+        networks.init_network(config, rng, critic_widths, (config.members,)),
     )
 
 
@@ -126,8 +126,7 @@ def distance_and_error(config: Config, nets: DDPGNetworks, obs_goal: Array, key:
 
 def actor_layers(nets: DDPGNetworks) -> LayerWeights:
     """Layers of the online actor."""
-    layers: LayerWeights = nets.actor.online
-    return layers
+    return nets.actor.online
 
 
 def critic_layers(nets: DDPGNetworks, needs_values: bool) -> tuple[LayerWeights, bool] | None:

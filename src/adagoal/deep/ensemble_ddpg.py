@@ -43,7 +43,7 @@ def init_networks(config: Config, sizes: EnvDimensions, rng: np.random.Generator
     """Initial networks."""
     widths, critic_widths = networks.layer_widths(config, sizes)
     actor = networks.init_network(config, rng, widths)
-    return EnsembleNetworks(actor, networks.init_network_ensemble(config, rng, critic_widths))
+    return EnsembleNetworks(actor, networks.init_network(config, rng, critic_widths, (config.members,)))
 
 
 def learn(
@@ -102,8 +102,7 @@ def distance_and_error(config: Config, nets: EnsembleNetworks, obs_goal: Array, 
 
 def actor_layers(nets: EnsembleNetworks) -> LayerWeights:
     """Layers of the online actor."""
-    layers: LayerWeights = nets.actor.online
-    return layers
+    return nets.actor.online
 
 
 def critic_layers(nets: EnsembleNetworks, needs_values: bool) -> tuple[LayerWeights, bool] | None:

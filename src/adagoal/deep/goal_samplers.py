@@ -22,8 +22,6 @@ from adagoal.deep.goal_envs import convert_env_exceptions, flatten_numbers
 from adagoal.deep.robotics_envs import KnownClass, inherits_method, is_instance_of
 
 GoalSampler = Callable[[np.random.Generator, int], Floats]
-# Resets that collect goals of an environment whose goal sampler is not known; as many again for tests.
-GOAL_POOL_SIZE = 512
 
 
 def parse_goal_space(name: str, text: str) -> dict[str, float]:
@@ -64,7 +62,7 @@ def make_goal_sampler(env: Any, name: str, text: str) -> GoalSampler:
         return fetch_goal_sampler(core, scale, options.get("air", 0.5 if core.target_in_the_air else 0.0))
     if inherits_method(env, KnownClass.MAZE, "generate_target_goal"):
         return _scale_sampler(maze_goal_sampler(core), scale)
-    return _scale_sampler(pooled_goal_sampler(env, GOAL_POOL_SIZE * (name == "test_goals")), scale)
+    return _scale_sampler(pooled_goal_sampler(env, name == "test_goals"), scale)
 
 
 def fetch_goal_sampler(core: Any, scale: float, air: float) -> GoalSampler:
@@ -91,9 +89,10 @@ def maze_goal_sampler(core: Any) -> GoalSampler:
     return lambda rng, n: cells[rng.integers(len(cells), size=n)] + rng.uniform(-noise, noise, (n, cells.shape[1]))
 
 
-def pooled_goal_sampler(env: Any, first_seed: int) -> GoalSampler:
+def pooled_goal_sampler(env: Any, is_test: bool, size: int = 512) -> GoalSampler:
     """A finite pool of goals, from resets of the environment with consecutive seeds."""
-    seeds = range(first_seed, first_seed + GOAL_POOL_SIZE)
+    # other seeds for tests, so test goals are not those of training
+    seeds = range(size * is_test, size * (is_test + 1))
     with convert_env_exceptions(type(env.unwrapped).__name__):
         pool = np.stack([flatten_numbers(env.reset(seed=seed)[0]["desired_goal"]) for seed in seeds])
     return lambda rng, n: pool[rng.integers(len(pool), size=n)]
@@ -102,6 +101,7 @@ def pooled_goal_sampler(env: Any, first_seed: int) -> GoalSampler:
 def _scale_sampler(sample: GoalSampler, scale: float) -> GoalSampler:
     if scale == 1.0:
         return sample
+    # the centre is estimated with a seed of its own, so a goal space is the same for every seed of training
     centre = sample(np.random.default_rng(0), 4096).mean(0)
     return lambda rng, n: centre + scale * (sample(rng, n) - centre)
 

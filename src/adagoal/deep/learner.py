@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Sequence
 from dataclasses import fields, replace
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -60,21 +60,14 @@ def init_learner_states(configs: Sequence[Config], sizes: EnvDimensions, test_go
     """Initial states of S runs with a leading axis S; ``test_goals [S, n, G]`` set fixed goal normalisers."""
     rngs = [random_stream(config.seed, StreamPurpose.INITIAL_WEIGHTS) for config in configs]
     runs = [_init_run_state(c, sizes, goals, rng) for c, goals, rng in zip(configs, test_goals, rngs, strict=True)]
-    # Networks and moments are made with NumPy and copied at once. The replay buffer, which may take gigabytes, is made on the
-    # device.
+    # NumPy makes networks and moments. The device makes the replay buffer, so its gigabytes are never copied.
     stacked = jax.device_put(jax.tree.map(lambda *leaves: np.stack(leaves), *runs))
     return LearnerState(**stacked, replay=jax.jit(lambda: _empty_replay_buffers(configs, sizes))())
 
 
 def learner_state_shapes(configs: Sequence[Config], sizes: EnvDimensions) -> LearnerState:
-    """Shapes of :func:`init_learner_states`; no memory is allocated."""
-
-    # stands in for the generator: JAX traces the initialisation, and NumPy numbers would be made for real
-    class ZeroGenerator:
-        def uniform(self, low: float, high: float, shape: tuple[int, ...]) -> Array:
-            return jnp.zeros(shape)
-
-    rng, no_goals = cast(Any, ZeroGenerator()), np.zeros((1, sizes.goal))
+    """Shapes of :func:`init_learner_states`, without memory for the replay buffer."""
+    rng, no_goals = np.random.default_rng(0), np.zeros((1, sizes.goal))
     one = jax.eval_shape(lambda: _init_run_state(configs[0], sizes, no_goals, rng))
     stack = lambda leaf: jnp.broadcast_to(leaf, (len(configs), *leaf.shape))  # noqa: E731
     stacked = jax.eval_shape(lambda parts: jax.tree.map(stack, parts), one)

@@ -35,8 +35,8 @@ MAX_BATCHES_AT_ONCE = 20
 class NetworkState(NamedTuple):
     """A network, its target network and the state of its optimiser."""
 
-    online: Any
-    target: Any
+    online: LayerWeights
+    target: LayerWeights
     adam: Any
 
 
@@ -75,21 +75,15 @@ def layer_widths(config: Config, sizes: EnvDimensions) -> tuple[Sequence[int], S
     return (inputs, *config.hidden, sizes.action), (inputs + sizes.action, *config.hidden, 1)
 
 
-def init_network(config: Config, rng: np.random.Generator, widths: Sequence[int]) -> NetworkState:
-    """An initial network; its target is the same."""
-    online = init_layers(rng, widths)
-    return NetworkState(online, online, _zero_adam_state(optax.adam(config.learning_rate).init, online))
-
-
-def init_network_ensemble(config: Config, rng: np.random.Generator, widths: Sequence[int]) -> NetworkState:
-    """J initial networks, stacked along a leading axis."""
-    online = init_layers(rng, widths, (config.members,))
-    return NetworkState(online, online, _zero_adam_state(jax.vmap(optax.adam(config.learning_rate).init), online))
-
-
-def _zero_adam_state(init: Callable[[Any], Any], online: LayerWeights) -> Any:
+def init_network(
+    config: Config, rng: np.random.Generator, widths: Sequence[int], members: Sequence[int] = ()
+) -> NetworkState:
+    """An initial network, whose target is the same; or a stack of networks with leading axes ``members``."""
+    online = init_layers(rng, widths, members)
+    init = optax.adam(config.learning_rate).init
     # Adam starts from zeros. Only shapes are asked of optax, so nothing is compiled.
-    return jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), jax.eval_shape(init, online))
+    shapes = jax.eval_shape(jax.vmap(init) if members else init, online)
+    return NetworkState(online, online, jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), shapes))
 
 
 def policy_actions(layers: LayerWeights, obs_goal: Array) -> Array:

@@ -62,26 +62,21 @@ class RolloutBackend(Protocol):
 
     def reset(self, cycle: int) -> Singles:
         """Return the first observations of a cycle ``[S, episodes, observation]``."""
-        ...
 
     def start_cycle(self, cycle: int, actors: Sequence[NumpyActor], goals: Floats, test_goals: Floats) -> None:
-        """Start to play training goals ``[S, episodes, goal]`` with noise, and tests ``[rounds, S, episodes, goal]``."""
-        ...
+        """Start to play goals ``[S, episodes, goal]`` with noise, and tests ``[rounds, S, episodes, goal]`` without."""
 
     def collect_cycle(self) -> CycleRollouts:
         """Wait for the cycle and return what was played."""
-        ...
 
     def evaluate_goals(self, round_: int, actor: NumpyActor, goals: Floats) -> Floats:
         """Play for each goal ``[n, goal]`` from a start of its own, without noise; return distances ``[n, T]``.
 
         n is a multiple of ``episodes``. Training does not call this; certification does.
         """
-        ...
 
     def close(self) -> None:
         """Release the environments."""
-        ...
 
 
 RolloutFactory = Callable[[Sequence[Config], EnvSource, EnvDimensions, int], RolloutBackend]
@@ -137,10 +132,14 @@ class EnvBatch:
         first = [env.reset(int(rng.integers(2**31)), goal) for env, rng, goal in slots]
         return self._play_episodes(actors, goals, first, None)
 
-    def play_evaluation(self, cycle: int, actors: dict[int, NumpyActor], rounds: Sequence[int], goals: Floats) -> Any:
-        """Play goals ``[rounds, slots, goal]`` without noise; return distances to them, ``rounds`` times ``[slots, T]``."""
-        purpose = StreamPurpose.CERTIFIED_EPISODE
-        return [self.play_test_round(actors, own, cycle, i, purpose)[1] for i, own in zip(rounds, goals, strict=True)]
+    def play_evaluation(
+        self, cycle: int, actors: dict[int, NumpyActor], rounds: Sequence[int], goals: Floats
+    ) -> Floats:
+        """Play goals ``[rounds, slots, goal]`` without noise; return distances to them ``[rounds, slots, T]``."""
+        distances = np.zeros((len(rounds), len(self.slots), self.horizon))
+        for i, round_ in enumerate(rounds):
+            _, distances[i] = self.play_test_round(actors, goals[i], cycle, round_, StreamPurpose.CERTIFIED_EPISODE)
+        return distances
 
     def _make_generators(self, purpose: StreamPurpose, cycle: int, round_: int) -> list[np.random.Generator]:
         return [random_stream(self.configs[run].seed, purpose, cycle, k, round_) for run, k in self.slots]

@@ -92,12 +92,15 @@ def _learner_state_schema(template: LearnerState, horizon: int) -> dict[str, Arr
 
 def _pending_episodes_schema(batch: tuple[int, int], sizes: EnvDimensions) -> dict[str, ArraySpec]:
     # in single precision, as the replay buffer stores episodes (adagoal.deep.rollouts.EpisodeBatch)
-    T = sizes.horizon
+    T, G = sizes.horizon, sizes.goal
+    singles = {
+        "observation": (T + 1, sizes.observation),
+        "achieved": (T + 1, G),
+        "action": (T, sizes.action),
+        "goal": (G,),
+    }
     return {
-        "pending.observation": ArraySpec("float32", (*batch, T + 1, sizes.observation), optional=True),
-        "pending.achieved": ArraySpec("float32", (*batch, T + 1, sizes.goal), optional=True),
-        "pending.action": ArraySpec("float32", (*batch, T, sizes.action), optional=True),
-        "pending.goal": ArraySpec("float32", (*batch, sizes.goal), optional=True),
+        **{f"pending.{n}": ArraySpec("float32", (*batch, *shape), optional=True) for n, shape in singles.items()},
         "pending.length": ArraySpec("int32", batch, low=1, high=T, optional=True),
         "pending.terminated": ArraySpec("bool", batch, optional=True),
     }
