@@ -40,8 +40,8 @@ from adagoal.core.types import Bools, Floats, Longs
 from adagoal.deep.goal_samplers import GoalSampler
 from adagoal.settings.training import ClaimSettings
 
-# Rollouts that a worker plays together; a cell gets whole blocks. So the blocks, which seed the starts, and with them
-# the certificate do not depend on the number of workers.
+# Rollouts that a worker plays together. A cell gets whole blocks and a block seeds its own starts, so the certificate
+# does not depend on the number of workers.
 ROLLOUTS_PER_BLOCK = 16
 # Blocks of a round, at least: a few open cells get several each, which keeps all workers busy.
 MIN_BLOCKS_PER_ROUND = 8

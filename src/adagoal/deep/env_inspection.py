@@ -202,31 +202,26 @@ def measure_success_radius(env: Any, name: str, goal: Any, info: dict[str, Any])
     # An environment with a ball of more than 1000 is refused: then `best` equals `far`.
     best = _call_compute_reward(env, name, goal, goal, info)
     far = _call_compute_reward(env, name, unflatten_like(goal, centre + 1e3), goal, info)
+
+    def find_edge(direction: Floats) -> float:
+        low, high = 0.0, 1e3
+        # 60 halvings of 1000 leave less than 1e-15
+        for _ in range(60):
+            middle = 0.5 * (low + high)
+            # in floats, because the type of integer goals would round the point
+            achieved = unflatten_like(goal, centre + middle * direction, np.float64)
+            value = _call_compute_reward(env, name, achieved, goal, info)
+            if value not in (best, far):
+                raise InputError(f"{name} has a dense reward; hindsight needs the sparse variant of the id", name="env")
+            low, high = (middle, high) if value == best else (low, middle)
+        return low
+
     # Several directions: a box or an ellipsoid has other radii, and hindsight in the compiled learner needs a ball.
-    rng = np.random.default_rng(0)
-    radii = []
-    for _ in range(4):
-        direction = rng.normal(size=centre.shape)
-        direction /= np.linalg.norm(direction)
-        radii.append(_find_reward_edge(env, name, goal, direction, best, far, info))
+    directions = np.random.default_rng(0).normal(size=(4, *centre.shape))
+    radii = [find_edge(direction / np.linalg.norm(direction)) for direction in directions]
     if best <= far or max(radii) - min(radii) > max(1e-6, 1e-4 * min(radii)):
         raise InputError(f"{name} does not reward a ball around the goal; such goals are not supported", name="env")
     return float(np.mean(radii))
-
-
-def _find_reward_edge(env: Any, name: str, goal: Any, direction: Floats, best: float, far: float, info: Any) -> float:
-    """Distance at which, in this direction, the reward changes from ``best`` to ``far``."""
-    low, high, centre = 0.0, 1e3, flatten_numbers(goal)
-    # 60 halvings of 1000 leave less than 1e-15
-    for _ in range(60):
-        middle = 0.5 * (low + high)
-        # in floats, because the type of integer goals would round the point
-        achieved = unflatten_like(goal, centre + middle * direction, np.float64)
-        value = _call_compute_reward(env, name, achieved, goal, info)
-        if value not in (best, far):
-            raise InputError(f"{name} has a dense reward; hindsight needs the sparse variant of the id", name="env")
-        low, high = (middle, high) if value == best else (low, middle)
-    return low
 
 
 def _call_compute_reward(env: Any, name: str, achieved: Any, goal: Any, info: Any) -> float:

@@ -51,7 +51,6 @@ class EnvDimensions:
     high: tuple[float, ...] = ()
     shape: tuple[int, ...] = ()  # of an action
     is_fetch: bool = False  # Fetch environments of Gymnasium-Robotics have defaults of their own
-    # What a learnt policy depends on, and what messages call it.
     fact_descriptions: ClassVar[Mapping[str, str]] = {
         "observation": "the size of observations",
         "goal": "the size of goals",
@@ -120,7 +119,7 @@ class EnvSource:
         if not callable(env):
             kind = type(env).__name__
             raise InputError(f"must be a name, a Gymnasium environment or a function that makes one, not {kind}", "env")
-        # called once here: a function that fails should say so before any worker starts
+        # called once here for the name; so a function that fails says so before any worker starts
         with convert_env_exceptions("the function"):
             made = env()
         if not isinstance(made, gymnasium.Env):
@@ -223,7 +222,6 @@ class GoalEnv:
         low, high = (np.asarray(end, np.float64).reshape(-1) for end in (space.low, space.high))
         self._action_centre, self._action_half_range = (high + low) / 2, (high - low) / 2
         self._goal_setter = source.find_goal_setter(self.env) if sizes.accepts_goals else None
-        # The fast step skips the environment's own, which a goal function of the user may rely on.
         self._fast_step: robotics_envs.FetchStep | None = None
         if robotics_envs.is_unmodified_fetch(self.env) and source.pickled_set_goal is None:
             self._fast_step = robotics_envs.make_fetch_step(self.env.unwrapped)
@@ -320,7 +318,6 @@ def flatten_numbers(value: Any) -> Floats:
     if isinstance(value, Mapping):
         value = tuple(value[name] for name in sorted(value))
     if isinstance(value, tuple):
-        # concatenate refuses an empty list
         return np.concatenate([np.zeros(0), *(flatten_numbers(part) for part in value)])
     return np.asarray(value, np.float64).reshape(-1)
 

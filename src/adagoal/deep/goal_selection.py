@@ -79,7 +79,6 @@ class GoalSelector:
         if self._sample_experience is not None and int(state.replay.added[0]) > 0:
             keys = self._random_keys(StreamPurpose.EXPERIENCE, cycle)
             experience = self._add_achieved_candidates(state, candidates, rngs, keys)
-        # rules that look at no value, such as uniform goals, cost no evaluation
         D = E = visits = np.zeros((S, B, N))
         if not self.is_value_free:
             keys = self._random_keys(StreamPurpose.CANDIDATE_VALUES, cycle)
@@ -111,7 +110,6 @@ class GoalSelector:
         # D and E from each achieved goal to the test goal of its episode, only if a rule (discover) asks
         onward = np.zeros((2, S, B * M))
         if any(needs & ONWARD_GOAL_FIELDS for needs in self.required_fields):
-            # pairs of one start and one goal: the start axis has B * M entries, the goal axis a single one
             pairs, keys = np.repeat(targets, M, 1)[:, :, None], self._random_keys(StreamPurpose.PAIR_VALUES)
             onward = np.stack([values[..., 0] for values in self._goal_values(state, states, pairs, keys)[:2]])
         result = []

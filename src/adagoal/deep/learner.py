@@ -62,7 +62,8 @@ def init_learner_states(configs: Sequence[Config], sizes: EnvDimensions, test_go
     runs = [_init_run_state(c, sizes, goals, rng) for c, goals, rng in zip(configs, test_goals, rngs, strict=True)]
     # NumPy makes networks and moments. The device makes the replay buffer, so its gigabytes are never copied.
     stacked = jax.device_put(jax.tree.map(lambda *leaves: np.stack(leaves), *runs))
-    return LearnerState(**stacked, replay=jax.jit(lambda: _empty_replay_buffers(configs, sizes))())
+    shape = len(configs), configs[0].replay_capacity
+    return LearnerState(**stacked, replay=jax.jit(lambda: replay_buffer.empty_replay_buffer(shape, sizes))())
 
 
 def learner_state_shapes(configs: Sequence[Config], sizes: EnvDimensions) -> LearnerState:
@@ -71,12 +72,8 @@ def learner_state_shapes(configs: Sequence[Config], sizes: EnvDimensions) -> Lea
     one = jax.eval_shape(lambda: _init_run_state(configs[0], sizes, no_goals, rng))
     stack = lambda leaf: jnp.broadcast_to(leaf, (len(configs), *leaf.shape))  # noqa: E731
     stacked = jax.eval_shape(lambda parts: jax.tree.map(stack, parts), one)
-    return LearnerState(**stacked, replay=jax.eval_shape(lambda: _empty_replay_buffers(configs, sizes)))
-
-
-def _empty_replay_buffers(configs: Sequence[Config], sizes: EnvDimensions) -> ReplayBuffer:
-    shape = (len(configs), configs[0].replay_capacity)
-    return replay_buffer.empty_replay_buffer(shape, sizes.horizon, sizes.observation, sizes.goal, sizes.action)
+    shape = len(configs), configs[0].replay_capacity
+    return LearnerState(**stacked, replay=jax.eval_shape(lambda: replay_buffer.empty_replay_buffer(shape, sizes)))
 
 
 def _init_run_state(

@@ -100,7 +100,6 @@ def q_values(
 
 def gradient_step(config: Config, net: NetworkState, loss: Callable[[Any], Array]) -> tuple[NetworkState, Array]:
     """One step of Adam on the online network, and the loss before it."""
-    # the optimiser is made anew: it is a pair of pure functions, and its state travels in the network
     value, gradient = jax.value_and_grad(loss)(net.online)
     change, moments = optax.adam(config.learning_rate).update(gradient, net.adam)
     return net._replace(online=optax.apply_updates(net.online, change), adam=moments), value
@@ -144,11 +143,6 @@ def ensemble_distance_and_error(
     return value_formulas.cost_to_steps(-best.mean(0), config.gamma, jnp), best.std(0)
 
 
-def polyak_update(net: NetworkState, step: float) -> NetworkState:
-    """Move the target network by ``step`` towards the online one."""
-    return net._replace(target=jax.tree.map(lambda t, p: t + step * (p - t), net.target, net.online))
-
-
 def run_updates(
     config: Config,
     prepare: Callable[[Any, Array], Any],
@@ -167,18 +161,19 @@ def run_updates(
         return jax.lax.scan(update, nets, prepare(nets, indices))
 
     def in_chunks(nets: Any, indices: Array, min_chunks: int) -> tuple[Any, Any]:
-        # equal chunks, because a scan needs one shape
         largest = max(min(MAX_BATCHES_AT_ONCE, len(indices) // min_chunks), 1)
         size = next(n for n in range(largest, 0, -1) if len(indices) % n == 0)
         nets, losses = jax.lax.scan(prepare_and_update, nets, indices.reshape(-1, size))
         return nets, jax.tree.map(jnp.ravel, losses)
 
+    def polyak_update(net: NetworkState) -> NetworkState:
+        return net._replace(target=jax.tree.map(lambda t, p: t + config.target_step * (p - t), net.target, net.online))
+
     def until_targets_move(nets: Any, first: Array) -> tuple[Any, Any]:
         # XLA unrolls a loop of one iteration and then copies everything that `prepare` reads, the whole replay buffer
         # included. So there are at least two iterations: of the outer loop if it has several, of the inner one if not.
         nets, losses = in_chunks(nets, first + jnp.arange(config.target_every), 1 if blocks > 1 else 2)
-        move = lambda net: polyak_update(net, config.target_step)  # noqa: E731
-        return jax.tree.map(move, nets, is_leaf=lambda leaf: isinstance(leaf, NetworkState)), losses
+        return jax.tree.map(polyak_update, nets, is_leaf=lambda leaf: isinstance(leaf, NetworkState)), losses
 
     blocks, rest = divmod(count, config.target_every)
     parts = []

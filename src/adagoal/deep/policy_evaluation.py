@@ -57,7 +57,6 @@ def success_bin_edges(values: Floats, bins: int = 4) -> Floats:
 
 def success_by_bin(values: Floats, success: Bools, edges: Floats) -> list[dict[str, Any]]:
     """Success of the episodes in each bin of a value of the episodes."""
-    # the last bin is closed above, so the largest value is counted
     bin_of = np.clip(np.searchsorted(edges, values, "right") - 1, 0, len(edges) - 2)
     return [
         {
@@ -113,7 +112,6 @@ def open_certification_rollouts(
     if radius > sizes.horizon:
         text = f"must be a whole number in 1..{sizes.horizon}, the steps of an episode, got {radius}"
         raise InputError(text, name="radius")
-    # a round may have no more blocks than that
     n_workers = min(workers, MIN_BLOCKS_PER_ROUND)
     configs = [Config(policy.env, seed=seed, episodes=ROLLOUTS_PER_BLOCK)] * n_workers
     pool = make_rollouts(configs, source, replace(sizes, horizon=radius), n_workers)

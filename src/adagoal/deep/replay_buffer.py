@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
+from adagoal.deep.goal_envs import EnvDimensions
 from adagoal.deep.networks import RunningMoments, TransitionBatch, normalise_vectors
 from adagoal.deep.rollouts import EpisodeBatch
 
@@ -83,13 +84,14 @@ class Experience(NamedTuple):
         return TransitionBatch(obs_goal, batch.action, next_obs_goal, batch.reward, batch.terminal)
 
 
-def empty_replay_buffer(shape: tuple[int, int], horizon: int, observation: int, goal: int, action: int) -> ReplayBuffer:
+def empty_replay_buffer(shape: tuple[int, int], sizes: EnvDimensions) -> ReplayBuffer:
     """Buffers with a leading axis S; ``shape`` is (S runs, C episodes)."""
+    T = sizes.horizon
     return ReplayBuffer(
-        observation=jnp.zeros((*shape, horizon + 1, observation)),
-        achieved=jnp.zeros((*shape, horizon + 1, goal)),
-        action=jnp.zeros((*shape, horizon, action)),
-        goal=jnp.zeros((*shape, goal)),
+        observation=jnp.zeros((*shape, T + 1, sizes.observation)),
+        achieved=jnp.zeros((*shape, T + 1, sizes.goal)),
+        action=jnp.zeros((*shape, T, sizes.action)),
+        goal=jnp.zeros((*shape, sizes.goal)),
         length=jnp.zeros(shape, jnp.int32),
         terminated=jnp.zeros(shape, bool),
         moved=jnp.zeros(shape, bool),

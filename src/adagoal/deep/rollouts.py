@@ -246,9 +246,9 @@ class RolloutWorkers:
 
     def collect_cycle(self) -> CycleRollouts:
         parts: list[CycleRollouts] = self._receive_results()
-        # Test arrays have the rounds in front, so their slots are axis 1.
         names = vars(parts[0].episodes)
         episodes = EpisodeBatch(**{n: self._stack_by_run([getattr(p.episodes, n) for p in parts]) for n in names})
+        # test arrays have the rounds in front, so their slots are axis 1
         tests = {}
         for name in ("distances", "initial_distances", "test_starts"):
             flat = np.concatenate([getattr(part, name) for part in parts], axis=1)

@@ -91,7 +91,6 @@ def _learner_state_schema(template: LearnerState, horizon: int) -> dict[str, Arr
 
 
 def _pending_episodes_schema(batch: tuple[int, int], sizes: EnvDimensions) -> dict[str, ArraySpec]:
-    # in single precision, as the replay buffer stores episodes (adagoal.deep.rollouts.EpisodeBatch)
     T, G = sizes.horizon, sizes.goal
     singles = {
         "observation": (T + 1, sizes.observation),

@@ -150,8 +150,7 @@ class EnsembleTD3(TD3):
         for name, values in batch.items():
             inputs[name].copy_(values)
         graph.replay()
-        # a copy, because the next replay overwrites the tensor
-        return losses.clone()
+        return losses.clone()  # the next replay overwrites the tensor
 
     def _record_cuda_graph(self, batch: TensorBatch) -> tuple[Any, TensorBatch, Tensor]:
         """CUDA graph of an update, its input tensors and its losses; the warm-up learns from the batch three times."""
@@ -192,7 +191,6 @@ class EnsembleTD3(TD3):
             if self.targets_minimum:
                 next_values = next_values.min(0, keepdim=True).values.expand_as(next_values)
             y = batch["reward"] + (1.0 - batch["done"]) * self.gamma * next_values
-            # true returns lie in this range, as in adagoal.deep.networks.bellman_targets
             y = y.clamp(-1.0 / (1.0 - self.gamma), 0.0)
         # a sum over critics, so each has the gradient of its own mean
         critic_loss = ((self.critic.q_values(now, batch["action"]) - y) ** 2).mean((1, 2)).sum()
@@ -216,7 +214,6 @@ class EnsembleTD3(TD3):
     def _sample_action(self, learning_starts: int, action_noise: Any = None, n_envs: int = 1) -> Any:
         """Actions ``[environments, A]`` in the units of the environment, and scaled for the replay buffer."""
         action, stored = super()._sample_action(learning_starts, action_noise, n_envs)
-        # the space's own generator, which set_random_seed seeds
         for i in np.flatnonzero(self.action_space.np_random.random(n_envs) < self.random_actions):
             action[i] = self.action_space.sample()
             stored[i] = self.policy.scale_action(action[i])
@@ -229,7 +226,6 @@ class EnsembleTD3(TD3):
         check_sparse_rewards(reward)
         super()._store_transition(buffer, action, observation, reward, *args, **kwargs)
 
-    # a CUDA graph cannot be pickled
     def _excluded_save_params(self) -> list[str]:
         return [*super()._excluded_save_params(), "_recorded"]
 

@@ -216,6 +216,5 @@ class RecentStates:
         return float(value_formulas.kernel_divergence(self._density(wanted, wanted), self._density(wanted, achieved)))
 
     def _density(self, goals: Floats, points: Floats) -> Floats:
-        # a floor for coordinates that never varied, which would divide by 0
         width = value_formulas.DENSITY_BANDWIDTH * np.maximum(self.achieved_goals.std(0), 1e-6)
         return np.asarray(value_formulas.mean_gaussian_kernel((goals[:, None] - points) / width, 1.0))

@@ -63,7 +63,6 @@ class ChosenGoal(gymnasium.Wrapper[Any, Any, Any, Any]):
             terminated = False
         reward = float(self.compute_reward(achieved, goal, info))
         info = {**info, "is_success": float(reward == 0.0)}
-        # a copy, so nothing that is written into the observation changes the chosen goal
         return {**observation, "desired_goal": goal.copy()}, reward, terminated, truncated, info
 
     # public, because HerReplayBuffer calls it for relabelled goals
