@@ -26,7 +26,9 @@ class PointMass(gymnasium.Env[Any, Floats]):
     def __init__(self, render_mode: str | None = None) -> None:
         self.render_mode = render_mode
         sizes = {"observation": 4, "achieved_goal": 2, "desired_goal": 2}
-        boxes = {name: spaces.Box(-np.inf, np.inf, (size,), np.float64) for name, size in sizes.items()}
+        boxes: dict[str, spaces.Space[Any]] = {}
+        for name, size in sizes.items():
+            boxes[name] = spaces.Box(-np.inf, np.inf, (size,), np.float64)
         self.observation_space = spaces.Dict(boxes)
         self.action_space = spaces.Box(-1.0, 1.0, (2,), np.float64)
         self._state = np.zeros(4)

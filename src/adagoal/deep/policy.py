@@ -73,7 +73,8 @@ class NumpyActor:
     def from_arrays(cls, arrays: Mapping[str, NDArray[Any]]) -> NumpyActor:
         """The inverse of :meth:`to_arrays`."""
         names = "observation_mean", "observation_std", "goal_mean", "goal_std"
-        return cls(_layers_from_arrays("", arrays), *(arrays[name] for name in names), float(arrays["clip"]))
+        moments = {name: arrays[name] for name in names}
+        return cls(_layers_from_arrays("", arrays), **moments, clip=float(arrays["clip"]))
 
 
 @dataclass(frozen=True)

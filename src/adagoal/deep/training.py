@@ -74,8 +74,8 @@ class Training:
         self.test_rounds = -(-first.eval_episodes // first.episodes)
         train_samplers, test_samplers = samplers[: len(configs)], samplers[len(configs) :]
         self.goal_selector = GoalSelector(configs, train_samplers, test_samplers, self.steps_per_cycle, rule)
-        boxes = ([bounding_box(sample) for sample in spaces] for spaces in (train_samplers, test_samplers))
-        self.history = TrainingHistory(configs, *boxes, table_box, self.sizes)
+        train, test = ([bounding_box(sample) for sample in spaces] for spaces in (train_samplers, test_samplers))
+        self.history = TrainingHistory(configs, train, test, table_box, self.sizes)
         self.hyperparameters = learner.per_run_hyperparameters(configs)
         self.pending_episodes: EpisodeBatch | None = None  # played, and not learnt from yet
         self.calibrations: list[float | None] = [None] * len(configs)  # of E, run by run; known at the end

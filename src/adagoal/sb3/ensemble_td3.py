@@ -87,8 +87,9 @@ class EnsemblePolicy(MultiInputPolicy):
 
     def make_critic(self, features_extractor: Any = None) -> EnsembleCritic:
         """Called by Stable-Baselines3 for the critic and its target."""
-        kwargs = self._update_features_extractor(self.critic_kwargs, features_extractor)
-        return self.critic_class(**kwargs).to(self.device)
+        critic = self.critic_class(**self._update_features_extractor(self.critic_kwargs, features_extractor))
+        critic.to(self.device)
+        return critic
 
 
 class EnsembleTD3(TD3):
