@@ -69,7 +69,7 @@ class Clock:
 def training(**changes: Any) -> Any:
     """A trainer that has compiled and played two cycles, with its rollout processes."""
     from adagoal.deep.config import Config
-    from adagoal.deep.rollout_workers import RolloutWorkers
+    from adagoal.deep.rollouts import RolloutWorkers
     from adagoal.deep.training import Training
 
     fixed = {"algorithm": "ddpg", "steps": PER_CYCLE, "episodes": ENVS, "eval_every": 10**6, "eval_episodes": 1}

@@ -16,6 +16,7 @@ stopped goes on from its checkpoint. ``--data docs/data`` trains nothing and dra
 from __future__ import annotations
 
 import os
+import statistics
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
@@ -143,10 +144,22 @@ def label(run: dict[str, Any]) -> str:
     return next(name for name, rule in LINES.items() if rule["goal_rule"] == run["goal_rule"])
 
 
+def steps_to_success(curves: Sequence[Sequence[dict[str, Any]]], share: float) -> int | None:
+    """Return the steps at which the median test success over runs first reaches a share; None if it never does."""
+    for points in zip(*curves, strict=False):
+        if statistics.median(p["success"] for p in points) >= share:
+            return int(points[0]["steps"])
+    return None
+
+
+def median_success_at(curves: Sequence[Sequence[dict[str, Any]]], steps: int) -> float | None:
+    """Return the median test success over runs at the last test not after ``steps``."""
+    known = [[p["success"] for p in points if p["steps"] <= steps] for points in curves]
+    return statistics.median(values[-1] for values in known) if all(known) else None
+
+
 def rows(panels: Sequence[RunOutcome]) -> list[dict[str, Any]]:
     """Return one row per panel and rule: median success, steps to 90%, share of goals in the test space."""
-    from adagoal.deep.training_history import median_success_at, steps_to_success
-
     found = []
     for data in panels:
         for name in LINES:

@@ -15,7 +15,7 @@ from typing import Any
 import adagoal
 from adagoal.deep import Config
 from adagoal.deep.goal_envs import EnvDimensions, EnvSource
-from adagoal.deep.rollout_workers import EnvBatch
+from adagoal.deep.rollouts import EnvBatch
 from adagoal.parallel.worker_process import serve_calls
 from adagoal.runs import training_session
 from adagoal.runs.folder_reader import find_saved_run

@@ -34,7 +34,7 @@ class Nets(NamedTuple):
 def init_networks(config: Config, sizes: EnvDimensions, rng: np.random.Generator) -> Nets:
     inputs = sizes.observation + sizes.goal
     actor = networks.init_network(config, rng, (inputs, *config.hidden, sizes.action))
-    return Nets(actor, networks.init_network_ensemble(config, rng, (inputs, *config.hidden, 1)))
+    return Nets(actor, networks.init_network(config, rng, (inputs, *config.hidden, 1), (config.members,)))
 
 
 def sample_pairs(config: Config, experience: Experience, key: Array) -> tuple[Array, Array, Array]:

@@ -18,8 +18,8 @@ from adagoal.cli.main import run_command_line
 from adagoal.core.errors import EnvironmentFailure, InputError
 from adagoal.deep.config import Config
 from adagoal.deep.goal_envs import EnvDimensions, EnvSource, GoalEnv
-from adagoal.deep.numpy_networks import NumpyActor
 from adagoal.deep.pointmass import PointMass
+from adagoal.deep.policy import NumpyActor
 from adagoal.deep.training_history import TrainingHistory
 from adagoal.parallel.exceptions import unwrap_reply
 from adagoal.runs.training_observers import TrainingProgress
@@ -131,7 +131,7 @@ def test_importing_adagoal_imports_no_jax() -> None:
 
 
 def test_workers_and_policies_need_no_jax() -> None:
-    code = "import sys, adagoal.deep.rollout_workers, adagoal.runs.training_files; assert 'jax' not in sys.modules"
+    code = "import sys, adagoal.deep.rollouts, adagoal.runs.training_files; assert 'jax' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True)
 
 

@@ -24,7 +24,7 @@ from adagoal.deep.goal_envs import (
     unflatten_like,
 )
 from adagoal.deep.pointmass import PointMass
-from adagoal.deep.rollout_workers import EnvBatch
+from adagoal.deep.rollouts import EnvBatch
 from adagoal.deep.training import Training
 
 

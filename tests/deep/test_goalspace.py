@@ -56,7 +56,7 @@ def test_bad_goal_spaces_are_one_clear_line(text: Any) -> None:
 
 def test_rules_see_the_constraint() -> None:
     D, E = np.array([5.0, 60.0, 30.0]), np.array([1.0, 9.0, 3.0])
-    seen = make_goal_info(D, E, np.zeros(3), 40.0)
+    seen = make_goal_info(D, E, np.zeros(3), 40.0, {})
     np.testing.assert_array_equal(goal_rules.resolve_rule("adagoal")(seen), [0, 0, 1])
     np.testing.assert_array_equal(goal_rules.resolve_rule("adagoal-proportional")(seen), [1, 0, 3])
     np.testing.assert_array_equal(goal_rules.resolve_rule("proportional")(seen), E)

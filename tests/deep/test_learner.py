@@ -13,7 +13,7 @@ from adagoal.deep import ddpg, ensemble_ddpg, learner, networks, replay_buffer, 
 from adagoal.deep.config import RECIPES, Config
 from adagoal.deep.goal_envs import EnvDimensions
 from adagoal.deep.networks import NetworkState
-from adagoal.deep.rollout_workers import EpisodeBatch
+from adagoal.deep.rollouts import EpisodeBatch
 
 SIZES = EnvDimensions(observation=3, goal=2, action=2, horizon=6, success=0.1)
 
@@ -30,7 +30,7 @@ def episodes(count: int, start: int) -> EpisodeBatch:
 
 def filled() -> replay_buffer.ReplayBuffer:
     memory: replay_buffer.ReplayBuffer = jax.tree.map(
-        lambda part: part[0], replay_buffer.empty_replay_buffer((1, 8), 6, 3, 2, 2)
+        lambda part: part[0], replay_buffer.empty_replay_buffer((1, 8), SIZES)
     )
     for start in (0, 4, 8):
         memory = replay_buffer.add_episodes(memory, episodes(4, start), 0.04)
@@ -166,7 +166,7 @@ def test_a_goal_reached_by_the_nth_step_is_n_steps_away(n: int) -> None:
     goal = jnp.array([[0.0, n]], jnp.float32)
     observation = jnp.asarray(np.stack([t, t, t], -1), jnp.float32)
     played = EpisodeBatch(observation, achieved, jnp.zeros((1, 6, 2)), goal, jnp.array([6]), jnp.array([False]))
-    memory = jax.tree.map(lambda part: part[0], replay_buffer.empty_replay_buffer((1, 1), 6, 3, 2, 2))
+    memory = jax.tree.map(lambda part: part[0], replay_buffer.empty_replay_buffer((1, 1), SIZES))
     memory = replay_buffer.add_episodes(memory, played, 0.04)
     none = jnp.array(0.0)
     batch = replay_buffer.sample_transitions(

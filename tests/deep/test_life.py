@@ -21,7 +21,7 @@ from adagoal.core.file_io import read_json
 from adagoal.deep import Config
 from adagoal.deep.env_inspection import inspect_env
 from adagoal.deep.goal_envs import EnvDimensions, EnvSource
-from adagoal.deep.rollout_workers import EnvBatch, RolloutWorkers
+from adagoal.deep.rollouts import EnvBatch, RolloutWorkers
 from adagoal.parallel.exceptions import WorkerFailure, unwrap_reply
 from adagoal.report import training_page as report
 from adagoal.runs.folder_reader import is_training_folder

@@ -26,8 +26,8 @@ from adagoal.core.random_streams import StreamPurpose
 from adagoal.deep import Config, GoalPolicy
 from adagoal.deep.goal_envs import EnvSource
 from adagoal.deep.goal_selection import GoalSelector
-from adagoal.deep.numpy_networks import NumpyActor
 from adagoal.deep.pointmass import PointMass
+from adagoal.deep.policy import NumpyActor
 from adagoal.runs import training_session
 from adagoal.runs.train_result import TrainResult
 

@@ -13,10 +13,9 @@ from adagoal.core.errors import Status
 from adagoal.core.types import Floats, Singles
 from adagoal.deep import Config
 from adagoal.deep.goal_envs import EnvDimensions, EnvSource
-from adagoal.deep.numpy_networks import NumpyActor
+from adagoal.deep.policy import NumpyActor
 from adagoal.deep.policy_evaluation import open_certification_rollouts
-from adagoal.deep.rollout_backend import CycleRollouts, EpisodeBatch
-from adagoal.deep.rollout_workers import EnvBatch
+from adagoal.deep.rollouts import CycleRollouts, EnvBatch, EpisodeBatch
 from adagoal.deep.training import Training
 
 

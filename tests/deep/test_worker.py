@@ -8,8 +8,8 @@ import pytest
 from adagoal.deep.config import Config
 from adagoal.deep.env_inspection import measure_dimensions
 from adagoal.deep.goal_envs import EnvSource
-from adagoal.deep.numpy_networks import NumpyActor
-from adagoal.deep.rollout_workers import EnvBatch
+from adagoal.deep.policy import NumpyActor
+from adagoal.deep.rollouts import EnvBatch
 
 SOURCE = EnvSource("point-mass")
 SIZES = measure_dimensions(SOURCE.make_env(), SOURCE, 0)

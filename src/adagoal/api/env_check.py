@@ -29,7 +29,6 @@ from adagoal.core.user_code import stdout_to_stderr
 from adagoal.deep import env_inspection
 from adagoal.deep.config import Config
 from adagoal.deep.goal_envs import (
-    POINT_MASS_NAME,
     EnvDimensions,
     EnvSource,
     EpisodeEnd,
@@ -243,7 +242,7 @@ def _describe_exploration(check: Check, env: TabularEnv) -> list[str]:
 
 def is_training_only_env(name: str) -> bool:
     """Return whether only ``adagoal train`` knows a name: ``point-mass``, and names of gymnasium-robotics."""
-    if name == POINT_MASS_NAME:
+    if name == "point-mass":
         return True
     is_unknown = not registry.is_model_name(name) and name not in gymnasium.registry and not set(":./") & set(name)
     if is_unknown and importlib.util.find_spec("gymnasium_robotics") is not None:

@@ -25,20 +25,17 @@ if TYPE_CHECKING:
 
 __all__ = ["RECIPES", "Config", "Evaluation", "GoalPolicy", "TrainResult"]
 
-_MODULE_OF_NAME = {
-    "Config": "adagoal.deep.config",
-    "RECIPES": "adagoal.deep.config",
-    "Evaluation": "adagoal.deep.policy_evaluation",
-    "GoalPolicy": "adagoal.deep.policy",
-    "TrainResult": "adagoal.runs.train_result",
-}
-
 
 def __getattr__(name: str) -> Any:
-    if name not in _MODULE_OF_NAME:
+    modules = {
+        "Evaluation": "adagoal.deep.policy_evaluation",
+        "GoalPolicy": "adagoal.deep.policy",
+        "TrainResult": "adagoal.runs.train_result",
+    }
+    if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     require_deep_extra()
-    return getattr(importlib.import_module(_MODULE_OF_NAME[name]), name)
+    return getattr(importlib.import_module(modules.get(name, "adagoal.deep.config")), name)
 
 
 def require_deep_extra() -> None:

@@ -24,16 +24,15 @@ if TYPE_CHECKING:
     from adagoal.deep.networks import LayerWeights
     from adagoal.deep.replay_buffer import Experience
 
+# Modules by the value of the setting ``algorithm``. They are imported on use, because they need JAX.
 ALGORITHM_MODULES = {"critics": "adagoal.deep.ensemble_ddpg", "ddpg": "adagoal.deep.ddpg"}
-"""Modules by the value of the setting ``algorithm``. They are imported on use, because they need JAX."""
 
 
 class Algorithm(Protocol):
     """Functions of an algorithm's module."""
 
     def init_networks(self, config: Config, sizes: EnvDimensions, rng: np.random.Generator) -> Any:
-        """Initial ``nets``, made with NumPy. ``rng`` may be used for ``uniform(low, high, shape)`` only."""
-        ...
+        """Initial ``nets``, made with NumPy."""
 
     def learn(
         self, config: Config, nets: Any, experience: Experience, keys: Array, needs_values: bool
@@ -43,22 +42,18 @@ class Algorithm(Protocol):
         ``keys`` are three independent random keys. ``needs_values`` is False if no goal rule looks at D or E, so
         networks that only serve :meth:`distance_and_error` need no update.
         """
-        ...
 
     def distance_and_error(self, config: Config, nets: Any, obs_goal: Array, key: Array) -> tuple[Array, Array]:
         """D in steps and E, each ``[...]``, for network inputs ``[..., O + G]``."""
-        ...
 
     def actor_layers(self, nets: Any) -> LayerWeights:
-        """Layers of the actor, for :class:`adagoal.deep.numpy_networks.NumpyActor`."""
-        ...
+        """Layers of the actor, for :class:`adagoal.deep.policy.NumpyActor`."""
 
     def critic_layers(self, nets: Any, needs_values: bool) -> tuple[LayerWeights, bool] | None:
-        """Layers of the critics for :class:`adagoal.deep.numpy_networks.NumpyCritics`, and whether they are normalised.
+        """Layers of the critics for :class:`adagoal.deep.policy.NumpyCritics`, and whether they are normalised.
 
         The policy computes D and E from them without JAX. None: the policy acts, but has no D and E.
         """
-        ...
 
 
 def load_algorithm(name: str) -> Algorithm:

@@ -40,12 +40,13 @@ from adagoal.core.types import Bools, Floats, Longs
 from adagoal.deep.goal_samplers import GoalSampler
 from adagoal.settings.training import ClaimSettings
 
+# Rollouts that a worker plays together. A cell gets whole blocks and a block seeds its own starts, so the certificate
+# does not depend on the number of workers.
 ROLLOUTS_PER_BLOCK = 16
-"""Rollouts that a worker plays together; a cell gets whole blocks."""
+# Blocks of a round, at least: a few open cells get several each, which keeps all workers busy.
 MIN_BLOCKS_PER_ROUND = 8
-"""Blocks of a round, at least: a few open cells get several each, which keeps all workers busy."""
+# Goals that decide where cells are halved: 512 in each of 64 cells.
 SPLIT_SAMPLE_SIZE = 2**15
-"""Goals that decide where cells are halved: 512 in each of 64 cells."""
 ReachFunction = Callable[[Floats, int], Bools]
 """``reach(goals [n, G], round) -> [n]``: play for each goal from a fresh start; was it reached in L steps?"""
 
@@ -55,7 +56,8 @@ class Claim(ClaimSettings):
 
     @property
     def first_level(self) -> int:
-        """The first level on which cells are tried: 8 cells, for a map with some detail."""
+        """The first level on which cells are tried."""
+        # 8 cells, for a map with some detail; levels above it need no share of delta
         return min(3, self.halvings)
 
     def cell_alpha(self, level: int) -> float:
@@ -118,7 +120,8 @@ class Certification:
         """Indices ``[n]`` of the cells that hold the goals ``[n, G]``."""
         low, high = (np.stack([getattr(cell, end) for cell in self.cells]) for end in ("low", "high"))
         inside = goals.clip(low.min(0), high.max(0))[:, None]
-        # cells are open below, as goals <= cut go into the first half; the outermost are closed
+        # Cells are open below, as goals <= cut go into the first half; the outermost are closed. The outer corners are
+        # those of a sample, so goals beyond them are clipped into the nearest cell.
         holds = ((low < inside) | (low == low.min(0))) & (inside <= high)
         return np.asarray(holds.all(2).argmax(1))
 
@@ -161,12 +164,14 @@ def certify_cells(
     proceed: Callable[[int, int], bool] = lambda open_cells, rollouts: True,
 ) -> Certification:
     """Play until every cell is decided, the rollouts are spent, or ``proceed(open cells, rollouts)`` is False."""
+    # A stream of its own: goals that shaped the cells must not be played, or the bets on the cells would not be fair.
     tree = CellTree(sample(random_stream(seed, StreamPurpose.CELLS), SPLIT_SAMPLE_SIZE), claim.halvings)
     counts = _RolloutCounts(claim, tree)
     decided: list[int] = []
     open_cells = tree.cells_on_level(claim.first_level)
     round_, played, status = 0, 0, Status.CERTIFIED
     while open_cells:
+        # before the round, so a certification never plays more than its budget
         n_rollouts = [counts.next_rollout_count(cell, len(open_cells)) for cell in open_cells]
         if claim.rollouts is not None and played + sum(n_rollouts) > claim.rollouts:
             status = Status.BUDGET
@@ -175,9 +180,8 @@ def certify_cells(
             status = Status.INTERRUPTED
             break
         rng = random_stream(seed, StreamPurpose.CERTIFIED_GOALS, round_)
-        goals = np.concatenate(
-            [tree.draw_goals_in_cell(cell, n, sample, rng) for cell, n in zip(open_cells, n_rollouts, strict=True)]
-        )
+        draws = zip(open_cells, n_rollouts, strict=True)
+        goals = np.concatenate([tree.draw_goals_in_cell(cell, n, sample, rng) for cell, n in draws])
         counts.add_rollouts(np.repeat(open_cells, n_rollouts), goals, reach(goals, round_))
         newly_decided, open_cells = counts.decide_cells(open_cells)
         decided += newly_decided
@@ -198,22 +202,26 @@ class _RolloutCounts:
 
     def add_rollouts(self, drawn_from: Any, goals: Floats, reached: Bools) -> None:
         """Count rollouts for the cells ``[n]`` that they were drawn from, and for those below them."""
+        # Not for the cells above: there the goals would be drawn more often from some halves than from others.
         levels = np.array([self.tree.level_of_cell(cell) for cell in drawn_from])
         previous = np.zeros(len(goals), np.int64)
         for level in range(self.claim.halvings + 1):
             cells = self.tree.find_cells(goals, level)
-            new = (levels <= level) & (cells != previous)  # find_cells repeats a cell that cannot be halved
+            # find_cells repeats a cell that cannot be halved, which must count once
+            new = (levels <= level) & (cells != previous)
             np.add.at(self.rollouts, cells[new], 1)
             np.add.at(self.successes, cells[new & reached], 1)
             previous = cells
 
     def cell_verdict(self, cell: int) -> Verdict:
-        """Verdict of the rollouts; a p(C) between q - s and q may be both certified and refuted, and is certified."""
+        """Verdict of the rollouts."""
+        # A p(C) between q - s and q may be both certified and refuted; both are true then, and the first one counts.
         claim, alpha = self.claim, self.claim.cell_alpha(self.tree.level_of_cell(cell))
         n, successes = int(self.rollouts[cell]), int(self.successes[cell])
         if rejects_at_most(successes, n, claim.success - claim.slack, alpha):
             return Verdict.CERTIFIED
-        if claim.success == 1.0:  # one failure refutes p(C) = 1, without a bet
+        # one failure refutes p(C) = 1, without a bet
+        if claim.success == 1.0:
             return Verdict.REFUTED if successes < n else Verdict.OPEN
         return Verdict.REFUTED if rejects_at_most(n - successes, n, 1.0 - claim.success, alpha) else Verdict.OPEN
 
@@ -221,6 +229,7 @@ class _RolloutCounts:
         """Return the cells that are decided now, and those that stay open; halve the cells that are due."""
         decided: list[int] = []
         still_open: list[int] = []
+        # Halves are judged at once: they have inherited rollouts, which may decide them without another round.
         left = list(open_cells)
         while left:
             cell = left.pop()
@@ -236,13 +245,13 @@ class _RolloutCounts:
 
     def next_rollout_count(self, cell: int, n_open: int) -> int:
         """Rollouts of a cell in the next round: whole blocks, about an eighth of those that it has had."""
+        # growing with the cell, so a cell that takes thousands of rollouts is looked at a few dozen times only
         return ROLLOUTS_PER_BLOCK * max(
             math.ceil(MIN_BLOCKS_PER_ROUND / n_open),
             int(self.rollouts[cell]) // (ROLLOUTS_PER_BLOCK * MIN_BLOCKS_PER_ROUND),
         )
 
     def summarise_cell(self, cell: int) -> GoalCell:
-        """The cell with its verdict and bounds."""
         tree, alpha = self.tree, self.claim.cell_alpha(self.tree.level_of_cell(cell))
         n, successes = int(self.rollouts[cell]), int(self.successes[cell])
         bounds = lower_confidence_bound(successes, n, alpha), 1.0 - lower_confidence_bound(n - successes, n, alpha)
@@ -280,7 +289,8 @@ class CellTree:
     def _split_cell(self, cell: int, goals: Floats) -> Bools:
         """Halve a cell; returns which of its goals lie in the first half."""
         axis = int(np.ptp(goals, 0).argmax())
-        # between two different values, as near to the median as possible: many goals may share a coordinate
+        # Between two different values, as near to the median as possible: many goals may share a coordinate, and a cut
+        # at the median itself could leave one half empty.
         values, times = np.unique(goals[:, axis], return_counts=True)
         cut = float(values[int(np.abs(np.cumsum(times)[:-1] - len(goals) / 2).argmin())])
         self._split_axis[cell], self._split_value[cell] = axis, cut
@@ -318,6 +328,7 @@ class CellTree:
         drawn = np.zeros((0, self.low.shape[1]))
         while len(drawn) < count:
             missing = count - len(drawn)
-            goals = sample(rng, min(1_000_000, int(1.5 * missing / self.share[cell]) + 16))  # bounded for the memory
+            # half as many again as needed, so one draw is usually enough; bounded for the memory
+            goals = sample(rng, min(1_000_000, int(1.5 * missing / self.share[cell]) + 16))
             drawn = np.concatenate([drawn, goals[self.find_cells(goals, self.level_of_cell(cell)) == cell]])
         return drawn[:count]

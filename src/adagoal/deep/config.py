@@ -30,15 +30,16 @@ from adagoal.core.errors import InputError
 from adagoal.deep.algorithms import ALGORITHM_MODULES
 from adagoal.settings.fields import check_field_values, declared_settings, per_run_settings, setting_field
 
+# Fields of :class:`adagoal.goal_rules.GoalInfo` that every rule gets. Attempts at continuous goals are not counted,
+# because such a goal is hardly ever drawn twice.
 KNOWN_GOAL_FIELDS = frozenset({"D", "E", "visits"})
-"""Fields of :class:`adagoal.goal_rules.GoalInfo` that every rule gets; attempts at continuous goals are not counted."""
 ONWARD_GOAL_FIELDS = frozenset({"onward_D", "onward_E"})
+# These and the fields that a rule gets only if it declares them: they change the candidates, or take time.
 DECLARABLE_GOAL_FIELDS = KNOWN_GOAL_FIELDS | ONWARD_GOAL_FIELDS | {"experienced", "divergence"}
-"""These and the fields that a rule gets only if it declares them: they change the candidates, or take time."""
+# Prefix of the name, in results, of a goal rule that was given as a function.
 FUNCTION_RULE_PREFIX = "function:"
-"""Prefix of the name, in results, of a goal rule that was given as a function."""
+# An episode counts as contact if the achieved goal moved this many success radii (2 cm for Fetch).
 CONTACT_DISTANCE = 0.4
-"""An episode counts as contact if the achieved goal moved this many success radii (2 cm for Fetch)."""
 
 
 @dataclass(frozen=True)
@@ -143,12 +144,9 @@ class Config:
             text = f"{self.rule_name} needs {missing}, which is counted for each goal; deep goals are continuous"
             raise InputError(text, name="goal_rule")
 
-    def resolve_for_horizon(self, horizon: int, fetch: bool = False) -> Config:
-        """Return the settings with values for everything that depends on T = ``horizon`` (see the module docstring).
-
-        ``fetch`` says whether the environment is one of Fetch (:attr:`adagoal.deep.goal_envs.Dimensions.is_fetch`).
-        """
-        T = horizon
+    def resolve_for_horizon(self, T: int, fetch: bool = False) -> Config:
+        """Return the settings with values for everything that depends on T (see the module docstring)."""
+        # in whole cycles, because the learner is compiled for a fixed number of episodes
         episodes = self.episodes or min(max(round(800 / T), 4), 16)
         cycles = -(-self.steps // (episodes * T))
         return dataclasses.replace(
@@ -165,8 +163,8 @@ class Config:
         )
 
     def _updates_per_cycle(self, name: str, per_step: float, steps: int) -> int:
-        """Return the setting ``name``; if it is 0, ``per_step`` updates for each of the ``steps`` of a cycle."""
         updates: int = getattr(self, name) or max(round(per_step * steps), 1)
+        # The range of the setting bounds derived values as well. The user gave the horizon, so the message names that.
         most = declared_settings(Config)[name].high
         if updates > most:
             text = f"a cycle of {steps} steps makes {updates} {name} per cycle, more than {most:g}"
@@ -176,6 +174,7 @@ class Config:
     @property
     def replay_capacity(self) -> int:
         """Episodes in the replay buffer: whole cycles, at least one, and no more than the run plays."""
+        # whole cycles, so the episodes of a cycle are one slice of the ring (replay_buffer.add_episodes)
         per_cycle = self.episodes * self.horizon
         return min(max(self.buffer // per_cycle, 1), -(-self.steps // per_cycle)) * self.episodes
 
@@ -206,6 +205,7 @@ class Config:
     @cached_property
     def required_fields(self) -> frozenset[str]:
         """Fields of :class:`adagoal.goal_rules.GoalInfo` that the goal rule needs; loads a rule of a file once."""
+        # only the name of the function is here, so it counts as one that declares nothing
         if self.rule_is_a_function:
             return KNOWN_GOAL_FIELDS
         return goal_rules.required_fields(goal_rules.resolve_rule(self.goal_rule), KNOWN_GOAL_FIELDS)
@@ -230,6 +230,8 @@ class Config:
         return cls(**{**data, "hidden": tuple(data["hidden"])})
 
 
+# Named changes of the defaults. adagoal: none; for a GPU. half: less than half of the arithmetic. light: seven times
+# cheaper, for a few CPU cores. paper: reference HER with the VDS ensemble (app_deepRL_exp).
 RECIPES: dict[str, dict[str, Any]] = {
     "adagoal": {},
     "half": {"batch": 512, "actor_share": 0.25},
@@ -248,10 +250,8 @@ RECIPES: dict[str, dict[str, Any]] = {
         "ensemble_relabel": 0.0,
     },
 }
-"""Named changes of the defaults. ``adagoal``: none; for a GPU. ``half``: less than half of the arithmetic. ``light``:
-seven times cheaper, for a few CPU cores. ``paper``: reference HER with the VDS ensemble (``app_deepRL_exp``)."""
+# Recipe that stands for adagoal if JAX has a GPU, and for light if not.
 AUTO_RECIPE = "auto"
-"""Recipe that stands for ``adagoal`` if JAX has a GPU, and for ``light`` if not."""
 
 
 def resolve_recipe(name: str) -> str:
@@ -275,11 +275,11 @@ def check_shared_program(configs: Sequence[Config]) -> None:
     """Refuse runs that cannot share one compiled program, or whose goal rules cannot be used."""
     if isinstance(configs, Config) or not configs or not all(isinstance(config, Config) for config in configs):
         raise InputError("must be a list of one or more Config", name="configs")
+    # other settings are compiled into the program: shapes, numbers of updates, the algorithm
     first = configs[0].to_json()
     for config in configs[1:]:
         differing = {k for k, v in config.to_json().items() if v != first[k]} - per_run_settings(Config)
         if differing:
-            text = f"runs that train together may not differ in {', '.join(sorted(differing))}"
-            raise InputError(text, name="configs")
+            raise InputError(f"runs that train together may not differ in {', '.join(sorted(differing))}", "configs")
     for config in configs:
         config.check_goal_rule()

@@ -38,7 +38,7 @@ def init_networks(config: Config, sizes: EnvDimensions, rng: np.random.Generator
     return DDPGNetworks(
         networks.init_network(config, rng, actor_widths),
         networks.init_network(config, rng, critic_widths),
-        networks.init_network_ensemble(config, rng, critic_widths),
+        networks.init_network(config, rng, critic_widths, (config.members,)),
     )
 
 
@@ -54,7 +54,8 @@ def learn(
         return CriticBatch(batch.obs_goal, batch.action, critic_targets(config, agent, batch))
 
     update = functools.partial(update_agent, config, hyperparameters)
-    # without the ensemble, whose targets would move with those of the agent
+    # Without the ensemble, whose targets would move with those of the agent. Its updates come afterwards, with the
+    # actor that the next episodes use.
     agent, losses = networks.run_updates(config, batches, update, nets._replace(ensemble=None), config.updates)
     if not needs_values or nets.ensemble is None:
         return agent._replace(ensemble=nets.ensemble), losses
@@ -99,6 +100,7 @@ def divide_among_members(
     shape = config.members, config.ensemble_batch
     shares = jax.tree.map(lambda x: x.reshape(len(x), *shape, *x.shape[2:]), batch)
 
+    # the online actor: it stands still while the ensemble learns, so it needs no target network
     def member_targets(target: LayerWeights, share: TransitionBatch) -> Array:
         values = networks.q_values(target, share.next_obs_goal, policy_actions(actor, share.next_obs_goal))
         return networks.bellman_targets(config, share, values)
@@ -117,14 +119,14 @@ def update_ensemble(
 def distance_and_error(config: Config, nets: DDPGNetworks, obs_goal: Array, key: Array) -> tuple[Array, Array]:
     """D and sigma of the ensemble."""
     assert nets.ensemble is not None
+    # plain ReLU: the critics of the reference HER have no layer normalisation
     action = policy_actions(nets.actor.online, obs_goal)
     return networks.ensemble_distance_and_error(config, nets.ensemble.online, jax.nn.relu, obs_goal, action, key)
 
 
 def actor_layers(nets: DDPGNetworks) -> LayerWeights:
     """Layers of the online actor."""
-    layers: LayerWeights = nets.actor.online
-    return layers
+    return nets.actor.online
 
 
 def critic_layers(nets: DDPGNetworks, needs_values: bool) -> tuple[LayerWeights, bool] | None:

@@ -7,8 +7,8 @@ J critics Q_j with normalised hidden layers learn from the same batches, each wi
 and the actor minimises -mean_j Q_j(s, pi(s, g), g) + c mean pi^2 on a share of the batch, by default half. REDQ (Chen
 et al. 2021) has such an actor, too. The critics differ by their initial weights and by what follows from them. The
 paper samples a batch for each Q-function, as :mod:`adagoal.deep.ddpg` does; here independent batches were not better
-(docs/deep.md). Layer normalisation keeps critics from overestimating actions that were never tried (RLPD, Ball et al.
-2023); plain critics do that when they are updated often.
+(docs/results-deep.md). Layer normalisation keeps critics from overestimating actions that were never tried (RLPD, Ball
+et al. 2023); plain critics do that when they are updated often.
 
 An update costs 1 + J + 3J + (3 + 2J)/2 forward passes of one network over one batch: 17.5 for J = 3, 7000 per 800
 steps. DDPG costs 10 an update and its ensemble 5J an update: 6400 per 800 steps.
@@ -41,10 +41,9 @@ class EnsembleNetworks(NamedTuple):
 
 def init_networks(config: Config, sizes: EnvDimensions, rng: np.random.Generator) -> EnsembleNetworks:
     """Initial networks."""
-    actor, critic = networks.layer_widths(config, sizes)
-    return EnsembleNetworks(
-        networks.init_network(config, rng, actor), networks.init_network_ensemble(config, rng, critic)
-    )
+    widths, critic_widths = networks.layer_widths(config, sizes)
+    actor = networks.init_network(config, rng, widths)
+    return EnsembleNetworks(actor, networks.init_network(config, rng, critic_widths, (config.members,)))
 
 
 def learn(
@@ -62,6 +61,7 @@ def learn(
 
 def critic_targets(config: Config, nets: EnsembleNetworks, batch: TransitionBatch) -> Array:
     """The targets y_j ``[..., J, B]``."""
+    # No minimum over critics as in TD3: each follows its own target, so their disagreement stays a measure of error.
     action = policy_actions(nets.actor.target, batch.next_obs_goal)
 
     def member_targets(critic: LayerWeights) -> Array:
@@ -80,13 +80,14 @@ def update_agent(
         return networks.fit_critic(config, critic, batch._replace(y=y), critic_activation)
 
     critics, critic_loss = jax.vmap(fit)(nets.critics, batch.y)
+    # a part, because the actor's step costs 3 + 2J passes over it: a quarter of an update even for half of the batch
     obs_goal = batch.obs_goal[: max(int(config.actor_share * config.batch), 1)]
 
     def actor_loss(layers: LayerWeights) -> Array:
         action = policy_actions(layers, obs_goal)
-        values = jax.vmap(lambda critic: networks.q_values(critic, obs_goal, action, critic_activation))(
-            nets.critics.online
-        )
+        # nets.critics, not critics: the reference HER, too, takes both gradients before both steps
+        q = jax.vmap(lambda critic: networks.q_values(critic, obs_goal, action, critic_activation))
+        values = q(nets.critics.online)
         return -jnp.mean(values) + hyperparameters["action_l2"] * jnp.mean(action**2)
 
     actor, actor_value = networks.gradient_step(config, nets.actor, actor_loss)
@@ -101,8 +102,7 @@ def distance_and_error(config: Config, nets: EnsembleNetworks, obs_goal: Array, 
 
 def actor_layers(nets: EnsembleNetworks) -> LayerWeights:
     """Layers of the online actor."""
-    layers: LayerWeights = nets.actor.online
-    return layers
+    return nets.actor.online
 
 
 def critic_layers(nets: EnsembleNetworks, needs_values: bool) -> tuple[LayerWeights, bool] | None:

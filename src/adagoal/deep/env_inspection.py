@@ -7,16 +7,14 @@ that the reward depends on nothing else.
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import Any, NamedTuple, cast
 
 import cloudpickle
 import numpy as np
 from gymnasium import spaces
 
 from adagoal.core.errors import InputError
-from adagoal.core.file_formats import COUNT_SCHEMA, object_schema
 from adagoal.core.types import Floats
 from adagoal.deep import goal_samplers
 from adagoal.deep.goal_envs import (
@@ -28,25 +26,12 @@ from adagoal.deep.goal_envs import (
     unflatten_like,
 )
 from adagoal.deep.goal_samplers import GoalSampler
-from adagoal.deep.robotics_envs import FETCH_CLASS, is_instance_of
-from adagoal.deep.rollout_workers import explain_worker_exit, make_rollout_process
+from adagoal.deep.robotics_envs import KnownClass, is_instance_of
+from adagoal.deep.rollouts import explain_worker_exit, make_rollout_process
 from adagoal.envs.env_checker import find_time_limit
 from adagoal.parallel.worker_process import FunctionCaller
 
 GOAL_OBSERVATION_KEYS = ("observation", "achieved_goal", "desired_goal")
-MAX_RANDOM_STEPS = 24
-"""Random steps that check an environment, at most: enough for something to move, and fast everywhere."""
-SUCCESS_RADIUS_SCHEMA: dict[str, Any] = {"type": "number", "minimum": 0}
-_ACTION_ENDS_SCHEMA = {"type": "array", "minItems": 1, "maxItems": 100_000, "items": {"type": "number"}}
-ENV_FACTS_SCHEMA = object_schema(
-    observation=COUNT_SCHEMA,
-    goal=COUNT_SCHEMA,
-    action=COUNT_SCHEMA,
-    low=_ACTION_ENDS_SCHEMA,
-    high=_ACTION_ENDS_SCHEMA,
-    success=SUCCESS_RADIUS_SCHEMA,
-)
-"""Schema of :func:`env_facts` in a checkpoint."""
 
 
 class EnvInspection(NamedTuple):
@@ -58,10 +43,8 @@ class EnvInspection(NamedTuple):
 
 
 def inspect_env(source: EnvSource, horizon: int, goal_spaces: Sequence[tuple[str, str]]) -> EnvInspection:
-    """Inspect an environment; ``goal_spaces`` are arguments of :func:`adagoal.deep.goal_samplers.make_goal_sampler`.
-
-    With a ``step_timeout`` it runs in a process of its own, which a step that takes longer kills.
-    """
+    """Inspect an environment; ``goal_spaces`` are arguments of :func:`adagoal.deep.goal_samplers.make_goal_sampler`."""
+    # A step that takes longer than the timeout kills its process. That must not be the user's.
     if source.step_timeout is None:
         return _inspect_here(source, horizon, goal_spaces)
     worker = make_rollout_process(FunctionCaller)
@@ -69,33 +52,27 @@ def inspect_env(source: EnvSource, horizon: int, goal_spaces: Sequence[tuple[str
     try:
         worker.send("call", _inspect_and_pickle, source, horizon, goal_spaces)
         with explain_worker_exit(source):
-            inspection: EnvInspection = cloudpickle.loads(worker.receive())
+            return cast(EnvInspection, cloudpickle.loads(worker.receive()))
     finally:
         worker.stop()
-    return inspection
 
 
 def _inspect_and_pickle(source: EnvSource, horizon: int, goal_spaces: Sequence[tuple[str, str]]) -> bytes:
-    # cloudpickle, because goal samplers are closures
-    pickled: bytes = cloudpickle.dumps(_inspect_here(source, horizon, goal_spaces))
-    return pickled
+    # cloudpickle, because goal samplers are closures, which the pipe of a worker cannot carry
+    return bytes(cloudpickle.dumps(_inspect_here(source, horizon, goal_spaces)))
 
 
 def _inspect_here(source: EnvSource, horizon: int, goal_spaces: Sequence[tuple[str, str]]) -> EnvInspection:
     env = source.make_env()
     if source.step_timeout is not None:
+        # on the instance, so the calls of goal samplers are timed as well
         for name in ("reset", "step"):
-            setattr(env, name, functools.partial(_call_with_timeout, source.step_timeout, getattr(env, name)))
+            setattr(env, name, kill_after_timeout(source.step_timeout)(getattr(env, name)))
     sizes = measure_dimensions(env, source, horizon)
     samplers = [goal_samplers.make_goal_sampler(env, name, text) for name, text in goal_spaces]
     inspection = EnvInspection(sizes, samplers, goal_samplers.fetch_table_box(env))
     env.close()
     return inspection
-
-
-def _call_with_timeout(seconds: float, call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    with kill_after_timeout(seconds):
-        return call(*args, **kwargs)
 
 
 def measure_dimensions(env: Any, source: EnvSource, horizon: int) -> EnvDimensions:
@@ -125,16 +102,16 @@ def measure_dimensions(env: Any, source: EnvSource, horizon: int) -> EnvDimensio
         low=low,
         high=high,
         shape=action.shape,
-        is_fetch=is_instance_of(env, FETCH_CLASS),
+        is_fetch=is_instance_of(env, KnownClass.FETCH),
     )
 
 
 def _check_spaces(env: Any, name: str) -> spaces.Box:
-    """The action space, if the spaces are those of a goal-conditioned environment."""
     space = env.observation_space
     if not isinstance(space, spaces.Dict) or any(key not in space.spaces for key in GOAL_OBSERVATION_KEYS):
         wanted = f"its observations must be a Dict of {', '.join(GOAL_OBSERVATION_KEYS)}"
         raise InputError(f"{name} is not goal-conditioned; {wanted}", name="env")
+    # Only goals must be boxes, because success is a distance. Observations may be anything that holds numbers.
     for key in GOAL_OBSERVATION_KEYS[1:]:
         if not _is_made_of_boxes(space[key]):
             raise InputError(f"{name}: {key} must be a Box of numbers, or a Dict or Tuple of them", name="env")
@@ -153,15 +130,11 @@ def _is_made_of_boxes(space: Any) -> bool:
 
 def declared_time_limit(env: Any) -> int:
     """Steps after which the environment ends an episode, from its registration or a wrapper; 0 if neither has one."""
-    return _registered_time_limit(env) or find_time_limit(env) or 0
-
-
-def _registered_time_limit(env: Any) -> int:
-    return (env.spec.max_episode_steps if env.spec is not None else None) or 0
+    return (env.spec and env.spec.max_episode_steps) or find_time_limit(env) or 0
 
 
 def _resolve_horizon(env: Any, name: str, horizon: int) -> int:
-    registered = _registered_time_limit(env)
+    registered = env.spec and env.spec.max_episode_steps
     if registered and horizon > registered:
         text = f"{name} ends its episodes after {registered} steps; accepted 1 to {registered}"
         raise InputError(text, name="horizon")
@@ -181,8 +154,7 @@ def _read_observation_entry(name: str, seen: Any, key: str, max_size: int = 10_0
     return vector
 
 
-State = tuple[Floats, Floats]
-"""An observation and the achieved goal, as vectors."""
+State = tuple[Floats, Floats]  # an observation and the achieved goal, as vectors
 
 
 def _read_state(seen: Any) -> State:
@@ -196,7 +168,8 @@ def _take_random_steps(env: Any, name: str) -> tuple[list[State], list[dict[str,
     with convert_env_exceptions(name):
         seen, _ = env.reset(seed=0)
         states = [_read_state(seen)]
-        for _ in range(MAX_RANDOM_STEPS):
+        # enough steps for something to move, and fast everywhere
+        for _ in range(24):
             seen, _, terminated, truncated, info = env.step(rng.uniform(box.low, box.high).astype(box.dtype))
             states.append(_read_state(seen))
             infos.append(info)
@@ -226,31 +199,29 @@ def measure_success_radius(env: Any, name: str, goal: Any, info: dict[str, Any])
     if not env.has_wrapper_attr("compute_reward"):
         raise InputError(f"{name} has no compute_reward(achieved_goal, desired_goal, info)", name="env")
     centre = flatten_numbers(goal)
+    # An environment with a ball of more than 1000 is refused: then `best` equals `far`.
     best = _call_compute_reward(env, name, goal, goal, info)
     far = _call_compute_reward(env, name, unflatten_like(goal, centre + 1e3), goal, info)
-    rng = np.random.default_rng(0)
-    radii = []
-    for _ in range(4):
-        direction = rng.normal(size=centre.shape)
-        direction /= np.linalg.norm(direction)
-        radii.append(_find_reward_edge(env, name, goal, direction, best, far, info))
+
+    def find_edge(direction: Floats) -> float:
+        low, high = 0.0, 1e3
+        # 60 halvings of 1000 leave less than 1e-15
+        for _ in range(60):
+            middle = 0.5 * (low + high)
+            # in floats, because the type of integer goals would round the point
+            achieved = unflatten_like(goal, centre + middle * direction, np.float64)
+            value = _call_compute_reward(env, name, achieved, goal, info)
+            if value not in (best, far):
+                raise InputError(f"{name} has a dense reward; hindsight needs the sparse variant of the id", name="env")
+            low, high = (middle, high) if value == best else (low, middle)
+        return low
+
+    # Several directions: a box or an ellipsoid has other radii, and hindsight in the compiled learner needs a ball.
+    directions = np.random.default_rng(0).normal(size=(4, *centre.shape))
+    radii = [find_edge(direction / np.linalg.norm(direction)) for direction in directions]
     if best <= far or max(radii) - min(radii) > max(1e-6, 1e-4 * min(radii)):
         raise InputError(f"{name} does not reward a ball around the goal; such goals are not supported", name="env")
     return float(np.mean(radii))
-
-
-def _find_reward_edge(env: Any, name: str, goal: Any, direction: Floats, best: float, far: float, info: Any) -> float:
-    """Distance at which, in this direction, the reward changes from ``best`` to ``far``."""
-    low, high, centre = 0.0, 1e3, flatten_numbers(goal)
-    for _ in range(60):
-        middle = 0.5 * (low + high)  # in floats, as integer goals would round it
-        value = _call_compute_reward(
-            env, name, unflatten_like(goal, centre + middle * direction, np.float64), goal, info
-        )
-        if value not in (best, far):
-            raise InputError(f"{name} has a dense reward; hindsight needs the sparse variant of the id", name="env")
-        low, high = (middle, high) if value == best else (low, middle)
-    return low
 
 
 def _call_compute_reward(env: Any, name: str, achieved: Any, goal: Any, info: Any) -> float:
@@ -266,7 +237,8 @@ def _check_reward_is_ball(
     for (_, achieved), info in zip(states[1:], infos, strict=True):
         for centre in (flatten_numbers(goal), achieved):
             distance = float(np.linalg.norm(achieved - centre))
-            if abs(distance - success) < 1e-6 * (1.0 + success):  # on the edge rounding decides
+            # on the edge rounding decides
+            if abs(distance - success) < 1e-6 * (1.0 + success):
                 continue
             pair = unflatten_like(goal, achieved), unflatten_like(goal, centre)
             if (_call_compute_reward(env, name, *pair, info) == best) != (distance <= success):
@@ -280,41 +252,15 @@ def _check_goal_is_taken(env: Any, source: EnvSource, own: Floats) -> bool:
     if set_goal is None:
         return False
     with convert_env_exceptions(source.name):
+        # the farthest of a few goals, so "shows the goal" and "ignored it" cannot look alike
         others = [flatten_numbers(env.reset(seed=seed)[0]["desired_goal"]) for seed in range(1, 5)]
         other = max(others, key=lambda goal: float(np.abs(goal - own).max()))
         seen, _ = env.reset(seed=0)
         set_goal(unflatten_like(seen["desired_goal"], other))
+        # a step is the only way to see desired_goal again without a reset
         box = env.action_space
         seen, *_ = env.step(((box.low + box.high) / 2).astype(box.dtype))
         taken = bool(np.allclose(flatten_numbers(seen["desired_goal"]), other, atol=1e-5))
     if source.pickled_set_goal is not None and not taken:
         raise InputError(f"{source.name} does not show the goal that it was given as desired_goal", name="set_goal")
     return taken
-
-
-_FACT_DESCRIPTIONS = {
-    "observation": "the size of observations",
-    "goal": "the size of goals",
-    "action": "the size of actions",
-    "low": "the low end of actions",
-    "high": "the high end of actions",
-    "success": "the radius of success",
-}
-
-
-def env_facts(sizes: EnvDimensions) -> dict[str, Any]:
-    """Facts about an environment that a checkpoint stores, JSON-ready."""
-    return {name: list(x) if isinstance(x := getattr(sizes, name), tuple) else x for name in _FACT_DESCRIPTIONS}
-
-
-def check_same_env(name: str, facts: Mapping[str, Any], sizes: EnvDimensions) -> None:
-    """Raise an InputError if an environment differs from the stored facts."""
-    for entry, before in facts.items():
-        now = getattr(sizes, entry)
-        if np.shape(before) != np.shape(now) or not np.allclose(before, now, rtol=1e-3, atol=0.0):
-            found = f"{_FACT_DESCRIPTIONS[entry]} is {_format_numbers(now)}, and was {_format_numbers(before)}"
-            raise InputError(f"{name} is not that of the run: {found}", name="env")
-
-
-def _format_numbers(numbers: Any) -> str:
-    return " ".join(f"{x:.4g}" for x in np.ravel(numbers)[:8])

@@ -20,7 +20,7 @@ import signal
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Any
+from typing import Any, ClassVar
 
 import cloudpickle
 import gymnasium
@@ -29,9 +29,8 @@ import numpy as np
 from adagoal.core.errors import OBJECT_ENV_PREFIX, EnvironmentFailure, InputError, to_single_line
 from adagoal.core.types import Floats
 from adagoal.deep import robotics_envs
+from adagoal.deep.robotics_envs import KnownClass
 
-POINT_MASS_NAME = "point-mass"
-"""The name of the built-in environment (:mod:`adagoal.deep.pointmass`)."""
 SetGoalFunction = Callable[[Any, Any], None]
 """``set_goal(env, goal)``, a function of the user; the goal has the form of ``desired_goal``."""
 GoalSetter = Callable[[Any], None]
@@ -52,12 +51,34 @@ class EnvDimensions:
     high: tuple[float, ...] = ()
     shape: tuple[int, ...] = ()  # of an action
     is_fetch: bool = False  # Fetch environments of Gymnasium-Robotics have defaults of their own
+    fact_descriptions: ClassVar[Mapping[str, str]] = {
+        "observation": "the size of observations",
+        "goal": "the size of goals",
+        "action": "the size of actions",
+        "low": "the low end of actions",
+        "high": "the high end of actions",
+        "success": "the radius of success",
+    }
 
     @property
     def episode_bytes(self) -> int:
         """Bytes of an episode in the :class:`adagoal.deep.replay_buffer.ReplayBuffer`."""
         numbers = (self.horizon + 1) * (self.observation + self.goal) + self.horizon * self.action + self.goal
         return 4 * (numbers + 1) + 2
+
+    def to_facts(self) -> dict[str, Any]:
+        """Facts that a checkpoint stores, JSON-ready."""
+        return {name: list(x) if isinstance(x := getattr(self, name), tuple) else x for name in self.fact_descriptions}
+
+    def check_same(self, env_name: str, facts: Mapping[str, Any]) -> None:
+        """Raise an InputError if the environment differs from the stored facts."""
+        for entry, before in facts.items():
+            now = getattr(self, entry)
+            # with a tolerance, because the radius of success is measured
+            if np.shape(before) != np.shape(now) or not np.allclose(before, now, rtol=1e-3, atol=0.0):
+                new, old = (" ".join(f"{x:.4g}" for x in np.ravel(numbers)[:8]) for numbers in (now, before))
+                found = f"{self.fact_descriptions[entry]} is {new}, and was {old}"
+                raise InputError(f"{env_name} is not that of the run: {found}", name="env")
 
 
 class EpisodeEnd(IntEnum):
@@ -91,13 +112,14 @@ class EnvSource:
             return cls(env, None, pickled_set_goal)
         if isinstance(env, gymnasium.Env):
             # from the spec if there is one: many environments hold a simulator that cannot be pickled
-            maker: Callable[[], Any] = functools.partial(_return_env, env)
+            maker: Callable[[], Any] = lambda: env  # noqa: E731
             if env.spec is not None:
                 maker = functools.partial(gymnasium.make, env.spec, disable_env_checker=True)
             return cls(_object_env_name(env), _pickle_for_workers(maker, "env"), pickled_set_goal)
         if not callable(env):
             kind = type(env).__name__
             raise InputError(f"must be a name, a Gymnasium environment or a function that makes one, not {kind}", "env")
+        # called once here for the name; so a function that fails says so before any worker starts
         with convert_env_exceptions("the function"):
             made = env()
         if not isinstance(made, gymnasium.Env):
@@ -115,13 +137,8 @@ class EnvSource:
 
     def find_goal_setter(self, env: Any) -> GoalSetter | None:
         """:func:`find_goal_setter`, with the user's function if there is one."""
-        return find_goal_setter(
-            env, None if self.pickled_set_goal is None else cloudpickle.loads(self.pickled_set_goal)
-        )
-
-
-def _return_env(env: Any) -> Any:
-    return env
+        function = None if self.pickled_set_goal is None else cloudpickle.loads(self.pickled_set_goal)
+        return find_goal_setter(env, function)
 
 
 def _object_env_name(env: Any) -> str:
@@ -138,7 +155,7 @@ def _pickle_for_workers(value: Any, name: str) -> bytes:
 
 def make_goal_env(env_id: str, **kwargs: Any) -> Any:
     """Make the Gymnasium environment ``env_id``, or the built-in ``point-mass``."""
-    if env_id == POINT_MASS_NAME:
+    if env_id == "point-mass":
         from adagoal.deep import pointmass  # noqa: F401  (registers the id)
 
         env_id = "PointMass-v0"
@@ -158,7 +175,8 @@ def make_goal_env(env_id: str, **kwargs: Any) -> Any:
 
 def register_robotics_envs() -> None:
     """Register the ids of gymnasium-robotics."""
-    with contextlib.redirect_stderr(io.StringIO()):  # it prints a notice about other environments
+    # the import prints a notice about other environments
+    with contextlib.redirect_stderr(io.StringIO()):
         import gymnasium_robotics
 
     gymnasium.register_envs(gymnasium_robotics)
@@ -175,16 +193,18 @@ def convert_env_exceptions(env_id: str) -> Iterator[None]:
         yield
     except InputError:
         raise
+    # SystemExit too: an environment that calls sys.exit must not end a worker without a message
     except (Exception, SystemExit) as error:
         raise _env_failure(env_id, error) from error
 
 
 @contextlib.contextmanager
 def kill_after_timeout(seconds: float | None) -> Iterator[None]:
-    """Kill this process with SIGALRM if the block takes longer; an exception could not interrupt compiled code."""
+    """Kill this process with SIGALRM if the block takes longer."""
     if seconds is None:
         yield
         return
+    # Without a handler the signal kills. An exception from a handler could not interrupt compiled code.
     signal.setitimer(signal.ITIMER_REAL, seconds)
     try:
         yield
@@ -236,12 +256,14 @@ class GoalEnv:
             observation, achieved, own_goal = (
                 flatten_numbers(seen[key]) for key in ("observation", "achieved_goal", "desired_goal")
             )
+        # the environment ended at its own goal, which is not the chosen one
         if terminated and not self.sizes.accepts_goals and np.linalg.norm(achieved - own_goal) <= self.sizes.success:
-            terminated = False  # the environment ended at its own goal, which is not the chosen one
+            terminated = False
         end = EpisodeEnd.TERMINATED if terminated else EpisodeEnd.TRUNCATED if truncated else EpisodeEnd.CONTINUES
         return (*self._check_observation(observation, achieved), end)
 
     def _check_observation(self, observation: Floats, achieved: Floats) -> tuple[Floats, Floats]:
+        # one NaN would reach the normalisers, and from there every network; a sum is the cheapest test for it
         if not math.isfinite(observation.sum() + achieved.sum()):
             raise InputError(f"{self.name} returned an observation that is NaN or infinite", name="env")
         return join_policy_input(observation, achieved, self.sizes.with_achieved), achieved
@@ -255,7 +277,7 @@ def join_policy_input(observation: Floats, achieved: Floats, with_achieved: bool
 def find_goal_setter(env: Any, function: SetGoalFunction | None) -> GoalSetter | None:
     """Find a way to give ``env`` its goal; None if no way is known.
 
-    An environment that ends its episodes at the goal must know the chosen goal. The first of these is taken:
+    The first of these is taken:
 
     - the user's ``function(env, goal)``, from ``train(env, set_goal=function)``
     - a method ``set_goal(goal)`` of the environment or of a wrapper
@@ -264,15 +286,16 @@ def find_goal_setter(env: Any, function: SetGoalFunction | None) -> GoalSetter |
 
     :mod:`adagoal.deep.env_inspection` checks that it works: it sets a goal and looks at ``desired_goal`` after a step.
     """
+    # Relabelled rewards need no goal in the environment; one that ends its episodes at the goal needs the chosen one.
     core = env.unwrapped
     if function is not None:
         return lambda goal: function(env, goal)
     if env.has_wrapper_attr("set_goal"):
         method: GoalSetter = env.get_wrapper_attr("set_goal")
         return method
-    if robotics_envs.is_instance_of(env, robotics_envs.MAZE_CLASS):
+    if robotics_envs.is_instance_of(env, KnownClass.MAZE):
         return lambda goal: robotics_envs.set_maze_goal(core, goal)
-    if robotics_envs.is_instance_of(env, robotics_envs.PANDA_CLASS):
+    if robotics_envs.is_instance_of(env, KnownClass.PANDA):
         return lambda goal: robotics_envs.set_panda_goal(core, goal)
     if hasattr(core, "goal"):
         return lambda goal: _set_goal_attribute(core, goal)
@@ -293,9 +316,9 @@ def flatten_numbers(value: Any) -> Floats:
     Entries of a mapping come in the order of their names, so no space is needed to read a vector.
     """
     if isinstance(value, Mapping):
-        return _concatenate([flatten_numbers(value[name]) for name in sorted(value)])
+        value = tuple(value[name] for name in sorted(value))
     if isinstance(value, tuple):
-        return _concatenate([flatten_numbers(part) for part in value])
+        return np.concatenate([np.zeros(0), *(flatten_numbers(part) for part in value)])
     return np.asarray(value, np.float64).reshape(-1)
 
 
@@ -314,7 +337,3 @@ def unflatten_like(template: Any, vector: Floats, dtype: Any = None) -> Any:
     array = np.asarray(template, dtype)
     numbers = np.rint(vector) if np.issubdtype(array.dtype, np.integer) else vector
     return numbers.reshape(array.shape).astype(array.dtype)
-
-
-def _concatenate(parts: list[Floats]) -> Floats:
-    return np.concatenate(parts) if parts else np.zeros(0)

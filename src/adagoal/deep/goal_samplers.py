@@ -19,11 +19,9 @@ import numpy as np
 from adagoal.core.errors import InputError
 from adagoal.core.types import Bools, Floats
 from adagoal.deep.goal_envs import convert_env_exceptions, flatten_numbers
-from adagoal.deep.robotics_envs import FETCH_CLASS, MAZE_CLASS, inherits_method, is_instance_of
+from adagoal.deep.robotics_envs import KnownClass, inherits_method, is_instance_of
 
 GoalSampler = Callable[[np.random.Generator, int], Floats]
-GOAL_POOL_SIZE = 512
-"""Resets that collect goals of an environment whose goal sampler is not known; as many again for tests."""
 
 
 def parse_goal_space(name: str, text: str) -> dict[str, float]:
@@ -57,14 +55,14 @@ def make_goal_sampler(env: Any, name: str, text: str) -> GoalSampler:
     options = parse_goal_space(name, text)
     scale = options.get("scale", 1.0)
     core = env.unwrapped
-    fetch = inherits_method(env, FETCH_CLASS, "_sample_goal")
+    fetch = inherits_method(env, KnownClass.FETCH, "_sample_goal")
     if "air" in options and not (fetch and core.has_object):
         raise InputError("air is for Fetch environments with an object", name=name)
     if fetch:
         return fetch_goal_sampler(core, scale, options.get("air", 0.5 if core.target_in_the_air else 0.0))
-    if inherits_method(env, MAZE_CLASS, "generate_target_goal"):
+    if inherits_method(env, KnownClass.MAZE, "generate_target_goal"):
         return _scale_sampler(maze_goal_sampler(core), scale)
-    return _scale_sampler(pooled_goal_sampler(env, GOAL_POOL_SIZE * (name == "test_goals")), scale)
+    return _scale_sampler(pooled_goal_sampler(env, name == "test_goals"), scale)
 
 
 def fetch_goal_sampler(core: Any, scale: float, air: float) -> GoalSampler:
@@ -91,9 +89,10 @@ def maze_goal_sampler(core: Any) -> GoalSampler:
     return lambda rng, n: cells[rng.integers(len(cells), size=n)] + rng.uniform(-noise, noise, (n, cells.shape[1]))
 
 
-def pooled_goal_sampler(env: Any, first_seed: int) -> GoalSampler:
+def pooled_goal_sampler(env: Any, is_test: bool, size: int = 512) -> GoalSampler:
     """A finite pool of goals, from resets of the environment with consecutive seeds."""
-    seeds = range(first_seed, first_seed + GOAL_POOL_SIZE)
+    # other seeds for tests, so test goals are not those of training
+    seeds = range(size * is_test, size * (is_test + 1))
     with convert_env_exceptions(type(env.unwrapped).__name__):
         pool = np.stack([flatten_numbers(env.reset(seed=seed)[0]["desired_goal"]) for seed in seeds])
     return lambda rng, n: pool[rng.integers(len(pool), size=n)]
@@ -102,6 +101,7 @@ def pooled_goal_sampler(env: Any, first_seed: int) -> GoalSampler:
 def _scale_sampler(sample: GoalSampler, scale: float) -> GoalSampler:
     if scale == 1.0:
         return sample
+    # the centre is estimated with a seed of its own, so a goal space is the same for every seed of training
     centre = sample(np.random.default_rng(0), 4096).mean(0)
     return lambda rng, n: centre + scale * (sample(rng, n) - centre)
 
@@ -120,7 +120,7 @@ def is_inside_box(box: Floats, goals: Floats) -> Bools:
 def fetch_table_box(env: Any) -> Floats | None:
     """The table top of a Fetch environment with an object, ``[2, 2]`` in x and y; None for others."""
     core = env.unwrapped
-    if not (is_instance_of(env, FETCH_CLASS) and core.has_object):
+    if not (is_instance_of(env, KnownClass.FETCH) and core.has_object):
         return None
     import mujoco
 

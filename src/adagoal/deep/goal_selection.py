@@ -56,14 +56,14 @@ class GoalSelector:
         self._running_compilations += [executor.submit(compile_values, B, N) for B, N in shapes]
 
     def _random_keys(self, purpose: StreamPurpose, *indices: int) -> Any:
-        """Random keys ``[S]``."""
-        return learner.wrap_threefry_key(
-            np.stack([jax_key_data(config.seed, purpose, *indices) for config in self.configs])
-        )
+        # one per run, from its own seed: a run draws the same alone and together with others
+        words = [jax_key_data(config.seed, purpose, *indices) for config in self.configs]
+        return learner.wrap_threefry_key(np.stack(words))
 
     def _goal_values(self, state: LearnerState, starts: Singles, goals: Floats, keys: Any) -> list[Floats]:
         """D, E and the density ``[S, B, N]`` of goals ``[S, B, N, G]`` from starts ``[S, B, O]``."""
-        while self._running_compilations:  # JAX would compile the same program once more while a thread does
+        # JAX would compile the same program once more while a thread does
+        while self._running_compilations:
             self._running_compilations.pop().result()
         return [np.asarray(x, np.float64) for x in self._estimate_values(state, starts, goals.astype(np.float32), keys)]
 
@@ -75,6 +75,7 @@ class GoalSelector:
         drawn = [sample(rng, B * N) for sample, rng in zip(self.train_samplers, rngs, strict=True)]
         candidates = np.stack(drawn).reshape(S, B, N, -1)
         experience = [_no_experience(N, B, "experienced" in needs) for needs in self.required_fields]
+        # nothing was achieved before the first cycle has been learnt from
         if self._sample_experience is not None and int(state.replay.added[0]) > 0:
             keys = self._random_keys(StreamPurpose.EXPERIENCE, cycle)
             experience = self._add_achieved_candidates(state, candidates, rngs, keys)
@@ -102,12 +103,15 @@ class GoalSelector:
         assert self._sample_experience is not None
         S, B, N, G = candidates.shape
         half, M = N // 2, N - N // 2
+        # candidates of the first start serve all: they are drawn from the same space, and a density costs time
         wanted = candidates[:, 0, : learner.N_DENSITY_POINTS].astype(np.float32)
         states, achieved, divergence = (np.asarray(x) for x in self._sample_experience(state, wanted, keys))
         targets = np.stack([sample(rng, B) for sample, rng in zip(self.test_samplers, rngs, strict=True)])
-        onward = np.zeros((2, S, B * M))  # D and E from each achieved goal to the test goal of its episode
+        # D and E from each achieved goal to the test goal of its episode, only if a rule (discover) asks
+        onward = np.zeros((2, S, B * M))
         if any(needs & ONWARD_GOAL_FIELDS for needs in self.required_fields):
-            onward = np.stack(self._values_of_pairs(state, states, np.repeat(targets, M, 1)))
+            pairs, keys = np.repeat(targets, M, 1)[:, :, None], self._random_keys(StreamPurpose.PAIR_VALUES)
+            onward = np.stack([values[..., 0] for values in self._goal_values(state, states, pairs, keys)[:2]])
         result = []
         for s, needs in enumerate(self.required_fields):
             if "experienced" not in needs:
@@ -118,11 +122,6 @@ class GoalSelector:
             shared = {"experienced": np.arange(N) >= half, "divergence": float(divergence[s])}
             result.append([{**shared, "onward_D": D[b], "onward_E": E[b]} for b in range(B)])
         return result
-
-    def _values_of_pairs(self, state: LearnerState, starts: Singles, goals: Floats) -> tuple[Floats, Floats]:
-        """D and E ``[S, n]`` of pairs of a start ``[S, n, O]`` and a goal ``[S, n, G]``."""
-        D, E, _ = self._goal_values(state, starts, goals[:, :, None], self._random_keys(StreamPurpose.PAIR_VALUES))
-        return D[..., 0], E[..., 0]
 
     def values_on_grid(self, state: LearnerState, starts: Singles, grid: Floats) -> tuple[Floats, Floats]:
         """D and E ``[S, n]`` over a grid of goals ``[n, G]``, averaged over the starts ``[S, B, O]``."""
@@ -146,7 +145,7 @@ def _resolve_run_rule(config: Config, function: goal_rules.GoalRule | None) -> g
 
 
 def _no_experience(N: int, B: int, is_required: bool) -> list[dict[str, Any]]:
-    """Fields about achieved goals before the first cycle has ended, for each of B starts."""
+    # before the first cycle nothing was achieved, so the divergence from the wanted goals is infinite
     if not is_required:
         return [{}] * B
     zeros = np.zeros(N)

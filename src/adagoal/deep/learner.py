@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Sequence
 from dataclasses import fields, replace
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -21,13 +21,13 @@ from adagoal.core.types import Floats
 from adagoal.deep import algorithms, networks, replay_buffer, value_formulas
 from adagoal.deep.config import CONTACT_DISTANCE, Config
 from adagoal.deep.goal_envs import EnvDimensions
-from adagoal.deep.numpy_networks import NumpyActor, NumpyCritics
+from adagoal.deep.policy import NumpyActor, NumpyCritics
 from adagoal.deep.replay_buffer import Experience, Normalisers, ReplayBuffer
-from adagoal.deep.rollout_backend import EpisodeBatch
+from adagoal.deep.rollouts import EpisodeBatch
 from adagoal.settings.fields import declared_settings, per_run_settings
 
+# Achieved goals from which the density at a candidate is estimated.
 N_DENSITY_POINTS = 512
-"""Achieved goals from which the density at a candidate is estimated."""
 RunHyperparameters = dict[str, Array]
 """Numbers ``[S]`` that may differ between the runs of one program (:func:`per_run_hyperparameters`)."""
 
@@ -47,6 +47,7 @@ class LearnerState(NamedTuple):
 def per_run_hyperparameters(configs: Sequence[Config]) -> RunHyperparameters:
     """Settings ``[S]`` that are declared ``per_run``, and the shares with which the goal normaliser sees goals."""
     names = [name for name, about in declared_settings(Config).items() if about.per_run and about.kinds == (float,)]
+    # "fixed" is a weight of 0, not another program: runs with different normalisers can train together
     achieved = [c.relabel if c.normaliser == "relabelled" else 1.0 for c in configs]
     running = [c.normaliser != "fixed" for c in configs]
     return {name: jnp.array([float(getattr(c, name)) for c in configs]) for name in names} | {
@@ -58,36 +59,26 @@ def per_run_hyperparameters(configs: Sequence[Config]) -> RunHyperparameters:
 def init_learner_states(configs: Sequence[Config], sizes: EnvDimensions, test_goals: Floats) -> LearnerState:
     """Initial states of S runs with a leading axis S; ``test_goals [S, n, G]`` set fixed goal normalisers."""
     rngs = [random_stream(config.seed, StreamPurpose.INITIAL_WEIGHTS) for config in configs]
-    runs = [
-        _init_run_state(config, sizes, goals, rng) for config, goals, rng in zip(configs, test_goals, rngs, strict=True)
-    ]
+    runs = [_init_run_state(c, sizes, goals, rng) for c, goals, rng in zip(configs, test_goals, rngs, strict=True)]
+    # NumPy makes networks and moments. The device makes the replay buffer, so its gigabytes are never copied.
     stacked = jax.device_put(jax.tree.map(lambda *leaves: np.stack(leaves), *runs))
-    return LearnerState(**stacked, replay=jax.jit(lambda: _empty_replay_buffers(configs, sizes))())
+    shape = len(configs), configs[0].replay_capacity
+    return LearnerState(**stacked, replay=jax.jit(lambda: replay_buffer.empty_replay_buffer(shape, sizes))())
 
 
 def learner_state_shapes(configs: Sequence[Config], sizes: EnvDimensions) -> LearnerState:
-    """Shapes of :func:`init_learner_states`; no memory is allocated."""
-
-    class ZeroGenerator:
-        def uniform(self, low: float, high: float, shape: tuple[int, ...]) -> Array:
-            return jnp.zeros(shape)
-
-    rng, no_goals = cast(Any, ZeroGenerator()), np.zeros((1, sizes.goal))
+    """Shapes of :func:`init_learner_states`, without memory for the replay buffer."""
+    rng, no_goals = np.random.default_rng(0), np.zeros((1, sizes.goal))
     one = jax.eval_shape(lambda: _init_run_state(configs[0], sizes, no_goals, rng))
     stack = lambda leaf: jnp.broadcast_to(leaf, (len(configs), *leaf.shape))  # noqa: E731
     stacked = jax.eval_shape(lambda parts: jax.tree.map(stack, parts), one)
-    return LearnerState(**stacked, replay=jax.eval_shape(lambda: _empty_replay_buffers(configs, sizes)))
-
-
-def _empty_replay_buffers(configs: Sequence[Config], sizes: EnvDimensions) -> ReplayBuffer:
-    shape = (len(configs), configs[0].replay_capacity)
-    return replay_buffer.empty_replay_buffer(shape, sizes.horizon, sizes.observation, sizes.goal, sizes.action)
+    shape = len(configs), configs[0].replay_capacity
+    return LearnerState(**stacked, replay=jax.eval_shape(lambda: replay_buffer.empty_replay_buffer(shape, sizes)))
 
 
 def _init_run_state(
     config: Config, sizes: EnvDimensions, test_goals: Floats, rng: np.random.Generator
 ) -> dict[str, Any]:
-    """Initial state of one run, without the replay buffer."""
     goals = networks.empty_moments(sizes.goal)
     if config.normaliser == "fixed":
         goals = networks.merge_moments(goals, jnp.asarray(test_goals, jnp.float32), jnp.ones(len(test_goals)))
@@ -109,6 +100,7 @@ def learn_from_cycle(
     """Add a cycle's episodes and learn from the whole replay buffer; returns the state and mean losses."""
     replay = replay_buffer.add_episodes(state.replay, episodes, CONTACT_DISTANCE * sizes.success)
     contacts = replay_buffer.contact_episodes_first(replay)
+    # four keys whatever the algorithm uses, so the key of the next cycle does not depend on it
     keys = jax.random.split(wrap_threefry_key(state.key), 4)
     normalisers = _update_normalisers(state.normalisers, hyperparameters, episodes)
     experience = Experience(replay, *contacts, normalisers, sizes.success, hyperparameters)
@@ -120,16 +112,15 @@ def learn_from_cycle(
 def _update_normalisers(
     normalisers: Normalisers, hyperparameters: RunHyperparameters, episodes: EpisodeBatch
 ) -> Normalisers:
-    """Normalisers that have also seen a cycle's episodes."""
-    observation, achieved, goal = map(jnp.asarray, (episodes.observation, episodes.achieved, episodes.goal))
-    played = (jnp.arange(observation.shape[1]) <= episodes.length[:, None]).astype(jnp.float32)  # 0 after the end
+    goal = jnp.asarray(episodes.goal)
+    observation, achieved = (jnp.asarray(x).reshape(-1, x.shape[-1]) for x in (episodes.observation, episodes.achieved))
+    # Entries after the end of an episode repeat its last state. Weight 0, because shapes are fixed.
+    steps = jnp.arange(episodes.observation.shape[1])
+    played = (steps <= episodes.length[:, None]).astype(jnp.float32)
     weight = played.reshape(-1)
-    observations = networks.merge_moments(
-        normalisers.observations, observation.reshape(-1, observation.shape[-1]), weight
-    )
-    goals = networks.merge_moments(
-        normalisers.goals, achieved.reshape(-1, goal.shape[-1]), weight * hyperparameters["see_achieved"]
-    )
+    observations = networks.merge_moments(normalisers.observations, observation, weight)
+    goals = networks.merge_moments(normalisers.goals, achieved, weight * hyperparameters["see_achieved"])
+    # a pursued goal counts once per step, as the relabelled batches of the reference HER would show it
     goals = networks.merge_moments(goals, goal, played.sum(1) * hyperparameters["see_desired"])
     return Normalisers(observations, goals)
 
@@ -150,6 +141,7 @@ def _achieved_goal_density(state: LearnerState, goal: Array, key: Array) -> Arra
     replay = state.replay
     held = jnp.minimum(replay.added, replay.goal.shape[0])
     episode_key, time_key = jax.random.split(key)
+    # a sample, because the cost of a candidate grows with the points
     episode = jax.random.randint(episode_key, (N_DENSITY_POINTS,), 0, jnp.maximum(held, 1))
     time = jax.random.randint(time_key, (N_DENSITY_POINTS,), 0, replay.achieved.shape[1])
     return held * _goal_density(state, goal, replay.achieved[episode, time])
@@ -174,9 +166,8 @@ def sample_experience(state: LearnerState, wanted: Array, count: int, key: Array
     episode = jax.random.randint(episode_key, (count,), 0, held)
     time = jax.random.randint(time_key, (count,), 0, replay.length[episode] + 1)
     achieved = replay.achieved[episode, time]
-    p_wanted, p_achieved = (
-        _goal_density(state, wanted[None], points)[0] for points in (wanted, achieved[:N_DENSITY_POINTS])
-    )
+    samples = wanted, achieved[:N_DENSITY_POINTS]
+    p_wanted, p_achieved = (_goal_density(state, wanted[None], points)[0] for points in samples)
     return replay.observation[episode, time], achieved, value_formulas.kernel_divergence(p_wanted, p_achieved, jnp)
 
 
@@ -223,7 +214,8 @@ def compile_values(configs: Sequence[Config]) -> Any:
 
 
 def _program_config(config: Config) -> Config:
-    """The settings that are compiled into a program, the others at their defaults: then more runs share one program."""
+    # Settings that are not compiled in get their defaults. Then more runs share a program of the caches below: resuming
+    # in the same process compiles nothing.
     others = per_run_settings(Config) | {"steps"}
     defaults: dict[str, Any] = {field.name: field.default for field in fields(Config) if field.name in others}
     return replace(config, env="", **defaults)

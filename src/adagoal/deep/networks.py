@@ -28,17 +28,15 @@ from adagoal.deep.goal_envs import EnvDimensions
 LayerWeights = list[tuple[Any, Any]]
 """Weights and biases: arrays of JAX, or of NumPy before the first update."""
 ActivationFunction = Callable[[Array], Array]
+# Batches that are drawn at once, at most: it bounds the memory that they take.
 MAX_BATCHES_AT_ONCE = 20
-"""Batches that are drawn at once, at most: it bounds the memory that they take."""
-N_RANDOM_ACTIONS = 16
-"""Random actions among which ``value_action="min"`` looks for a cheaper one than the policy's."""
 
 
 class NetworkState(NamedTuple):
     """A network, its target network and the state of its optimiser."""
 
-    online: Any
-    target: Any
+    online: LayerWeights
+    target: LayerWeights
     adam: Any
 
 
@@ -61,10 +59,8 @@ class CriticBatch(NamedTuple):
 
 
 def init_layers(rng: np.random.Generator, widths: Sequence[int], members: Sequence[int] = ()) -> LayerWeights:
-    """Weights and biases uniform in +-1/sqrt(fan in), as in the reference HER; with leading axes ``members``.
-
-    NumPy draws them, because JAX would compile a program for every shape before training starts.
-    """
+    """Weights and biases uniform in +-1/sqrt(fan in), as in the reference HER; with leading axes ``members``."""
+    # NumPy draws them, because JAX would compile a program for every shape before training starts.
     layers = []
     for fan_in, fan_out in itertools.pairwise(widths):
         bound = fan_in**-0.5
@@ -79,25 +75,19 @@ def layer_widths(config: Config, sizes: EnvDimensions) -> tuple[Sequence[int], S
     return (inputs, *config.hidden, sizes.action), (inputs + sizes.action, *config.hidden, 1)
 
 
-def init_network(config: Config, rng: np.random.Generator, widths: Sequence[int]) -> NetworkState:
-    """An initial network; its target is the same."""
-    online = init_layers(rng, widths)
-    return NetworkState(online, online, _zero_adam_state(optax.adam(config.learning_rate).init, online))
-
-
-def init_network_ensemble(config: Config, rng: np.random.Generator, widths: Sequence[int]) -> NetworkState:
-    """J initial networks, stacked along a leading axis."""
-    online = init_layers(rng, widths, (config.members,))
-    return NetworkState(online, online, _zero_adam_state(jax.vmap(optax.adam(config.learning_rate).init), online))
-
-
-def _zero_adam_state(init: Callable[[Any], Any], online: LayerWeights) -> Any:
+def init_network(
+    config: Config, rng: np.random.Generator, widths: Sequence[int], members: Sequence[int] = ()
+) -> NetworkState:
+    """An initial network, whose target is the same; or a stack of networks with leading axes ``members``."""
+    online = init_layers(rng, widths, members)
+    init = optax.adam(config.learning_rate).init
     # Adam starts from zeros. Only shapes are asked of optax, so nothing is compiled.
-    return jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), jax.eval_shape(init, online))
+    shapes = jax.eval_shape(jax.vmap(init) if members else init, online)
+    return NetworkState(online, online, jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), shapes))
 
 
 def policy_actions(layers: LayerWeights, obs_goal: Array) -> Array:
-    """Actions ``[..., A]`` in [-1, 1], the same as those of :class:`adagoal.deep.numpy_networks.NumpyActor`."""
+    """Actions ``[..., A]`` in [-1, 1], the same as those of :class:`adagoal.deep.policy.NumpyActor`."""
     return jnp.tanh(value_formulas.forward_mlp(layers, obs_goal, jax.nn.relu))
 
 
@@ -117,6 +107,7 @@ def gradient_step(config: Config, net: NetworkState, loss: Callable[[Any], Array
 
 def bellman_targets(config: Config, batch: TransitionBatch, next_values: Array) -> Array:
     """The targets y ``[..., B]`` from the values Q'(s', a', g) ``[..., B]``."""
+    # The clip keeps targets in the range of true returns, so errors of Q' at unseen actions cannot grow without bound.
     floor = -1.0 / (1.0 - config.gamma)
     final = jnp.where(batch.reward < 0.0, floor, 0.0)
     return jnp.where(batch.terminal, final, jnp.clip(batch.reward + config.gamma * next_values, floor, 0.0))
@@ -145,15 +136,11 @@ def ensemble_distance_and_error(
 
     best = member_values(action)
     if config.value_action == "min":
-        for k in jax.random.split(key, N_RANDOM_ACTIONS):
+        # An option for ablations: the cheapest of 17 actions was not better than the policy's (docs/results-deep.md).
+        for k in jax.random.split(key, 16):
             other = jax.random.uniform(k, action.shape, minval=-1.0, maxval=1.0)
             best = jnp.maximum(best, member_values(other))
     return value_formulas.cost_to_steps(-best.mean(0), config.gamma, jnp), best.std(0)
-
-
-def polyak_update(net: NetworkState, step: float) -> NetworkState:
-    """Move the target network by ``step`` towards the online one."""
-    return net._replace(target=jax.tree.map(lambda t, p: t + step * (p - t), net.target, net.online))
 
 
 def run_updates(
@@ -179,12 +166,14 @@ def run_updates(
         nets, losses = jax.lax.scan(prepare_and_update, nets, indices.reshape(-1, size))
         return nets, jax.tree.map(jnp.ravel, losses)
 
+    def polyak_update(net: NetworkState) -> NetworkState:
+        return net._replace(target=jax.tree.map(lambda t, p: t + config.target_step * (p - t), net.target, net.online))
+
     def until_targets_move(nets: Any, first: Array) -> tuple[Any, Any]:
         # XLA unrolls a loop of one iteration and then copies everything that `prepare` reads, the whole replay buffer
         # included. So there are at least two iterations: of the outer loop if it has several, of the inner one if not.
         nets, losses = in_chunks(nets, first + jnp.arange(config.target_every), 1 if blocks > 1 else 2)
-        move = lambda net: polyak_update(net, config.target_step)  # noqa: E731
-        return jax.tree.map(move, nets, is_leaf=lambda leaf: isinstance(leaf, NetworkState)), losses
+        return jax.tree.map(polyak_update, nets, is_leaf=lambda leaf: isinstance(leaf, NetworkState)), losses
 
     blocks, rest = divmod(count, config.target_every)
     parts = []
@@ -213,6 +202,7 @@ def empty_moments(size: int) -> RunningMoments:
 def merge_moments(old: RunningMoments, x: Array, weight: Array) -> RunningMoments:
     """Add vectors ``x [n, d]`` with weights ``[n]``; a total weight of 0 changes nothing."""
     added = weight.sum()
+    # the maxima keep 0 / 0 away before the first vector, and where all weights are 0
     mean = (weight[:, None] * x).sum(0) / jnp.maximum(added, 1e-8)
     squares = (weight[:, None] * (x - mean) ** 2).sum(0)
     total = jnp.maximum(old.weight + added, 1e-8)

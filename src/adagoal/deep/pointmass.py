@@ -25,14 +25,11 @@ class PointMass(gymnasium.Env[Any, Floats]):
 
     def __init__(self, render_mode: str | None = None) -> None:
         self.render_mode = render_mode
-        position = spaces.Box(-np.inf, np.inf, (2,), np.float64)
-        state = spaces.Box(-np.inf, np.inf, (4,), np.float64)
-        parts: dict[str, spaces.Space[Any]] = {
-            "observation": state,
-            "achieved_goal": position,
-            "desired_goal": position,
-        }
-        self.observation_space = spaces.Dict(parts)
+        sizes = {"observation": 4, "achieved_goal": 2, "desired_goal": 2}
+        boxes: dict[str, spaces.Space[Any]] = {}
+        for name, size in sizes.items():
+            boxes[name] = spaces.Box(-np.inf, np.inf, (size,), np.float64)
+        self.observation_space = spaces.Dict(boxes)
         self.action_space = spaces.Box(-1.0, 1.0, (2,), np.float64)
         self._state = np.zeros(4)
         self._goal = np.zeros(2)
@@ -44,6 +41,7 @@ class PointMass(gymnasium.Env[Any, Floats]):
         return self._goal_observation(), {}
 
     def step(self, action: Floats) -> tuple[dict[str, Floats], float, bool, bool, dict[str, Any]]:
+        # friction bounds the speed at 0.2 per step, so every goal between the walls is within ten steps or so
         velocity = 0.5 * self._state[2:] + 0.1 * np.clip(action, -1.0, 1.0)
         position = np.clip(self._state[:2] + velocity, -self.wall, self.wall)
         self._state = np.concatenate([position, velocity])

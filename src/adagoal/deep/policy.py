@@ -1,9 +1,14 @@
-"""A trained policy without JAX: actions, distances and their uncertainty, in the units of the environment."""
+"""A trained policy without JAX: actor and critics as NumPy arrays, their form in a file, and :class:`GoalPolicy`.
+
+    a = tanh( MLP( clip((o - mean_o) / std_o), clip((g - mean_g) / std_g) ) )    in [-1, 1]^A
+
+Networks learn with JAX (:mod:`adagoal.deep.networks`). Rollout workers and loaded policies act with NumPy.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
 from hashlib import sha256
 from typing import Any
 
@@ -11,11 +16,136 @@ import numpy as np
 from numpy.typing import NDArray
 
 from adagoal.core.errors import InputError
+from adagoal.core.file_formats import ArraySpec
 from adagoal.core.types import Floats, Singles
-from adagoal.deep import env_inspection
+from adagoal.deep import value_formulas
 from adagoal.deep.goal_envs import EnvDimensions, flatten_numbers, join_policy_input
-from adagoal.deep.numpy_networks import NumpyActor, NumpyCritics
-from adagoal.deep.value_formulas import MIN_ERROR_STEPS
+from adagoal.deep.value_formulas import forward_mlp
+
+NumpyLayers = Sequence[tuple[Singles, Singles]]
+
+
+@dataclass(frozen=True)
+class NumpyActor:
+    """Weights of one run's actor, and the normalisers in front of it."""
+
+    layers: NumpyLayers
+    observation_mean: Singles
+    observation_std: Singles
+    goal_mean: Singles
+    goal_std: Singles
+    clip: float
+
+    @property
+    def action_size(self) -> int:
+        """A: numbers in an action."""
+        return int(self.layers[-1][1].shape[0])
+
+    def __call__(self, observation: Floats, goal: Floats) -> Singles:
+        """Noise-free actions ``[B, A]`` for observations ``[B, O]`` and goals ``[B, G]``."""
+        return np.asarray(np.tanh(forward_mlp(self.layers, self.normalise_inputs(observation, goal), _relu)))
+
+    def normalise_inputs(self, observation: Floats, goal: Floats) -> Singles:
+        """Network inputs ``[B, O + G]``."""
+        o = np.clip((observation - self.observation_mean) / self.observation_std, -self.clip, self.clip)
+        g = np.clip((goal - self.goal_mean) / self.goal_std, -self.clip, self.clip)
+        return np.concatenate([o, g], -1).astype(np.float32)
+
+    def to_arrays(self) -> dict[str, NDArray[Any]]:
+        """Named arrays for a file."""
+        normalisers = {field.name: np.asarray(getattr(self, field.name)) for field in fields(self)[1:]}
+        return _layers_to_arrays("", self.layers) | normalisers
+
+    @staticmethod
+    def array_schema(prefix: str, depth: int) -> dict[str, ArraySpec]:
+        """Schema of the arrays of an actor with ``depth`` layers; W0 = O + G, W1, ... are the widths."""
+        schema: dict[str, ArraySpec] = {}
+        for i in range(depth):
+            schema[f"{prefix}weight{i}"] = _weight_spec(f"W{i}", f"W{i + 1}")
+            schema[f"{prefix}bias{i}"] = _weight_spec(f"W{i + 1}")
+        for name, size in (("observation", "O"), ("goal", "G")):
+            schema[f"{prefix}{name}_mean"] = _weight_spec(size)
+            # a divisor: a forged file with 0 would make actions NaN
+            schema[f"{prefix}{name}_std"] = ArraySpec("float32", (size,), low=1e-6)
+        return schema | {f"{prefix}clip": ArraySpec("float64", (), low=1e-6)}
+
+    @classmethod
+    def from_arrays(cls, arrays: Mapping[str, NDArray[Any]]) -> NumpyActor:
+        """The inverse of :meth:`to_arrays`."""
+        names = "observation_mean", "observation_std", "goal_mean", "goal_std"
+        moments = {name: arrays[name] for name in names}
+        return cls(_layers_from_arrays("", arrays), **moments, clip=float(arrays["clip"]))
+
+
+@dataclass(frozen=True)
+class NumpyCritics:
+    """The J critics of one run: layers of weights ``[J, in, out]`` and biases ``[J, out]``."""
+
+    layers: NumpyLayers
+    gamma: float
+    uses_layer_norm: bool
+    calibration: float | None  # None before the end of training
+
+    def __call__(self, obs_goal: Singles, action: Singles) -> tuple[Floats, Floats]:
+        """D and E ``[B]`` in steps, not calibrated, for network inputs ``[B, O + G]`` and actions ``[B, A]``."""
+        x = np.concatenate([obs_goal, action], -1)[None].astype(np.float32)
+        layers = [(weight, bias[:, None]) for weight, bias in self.layers]
+        q = forward_mlp(layers, x, value_formulas.layer_norm_relu if self.uses_layer_norm else _relu)[..., 0]
+        # double precision: near the cap of the cost, D is the logarithm of a small difference
+        cost = -q.astype(np.float64)
+        D = value_formulas.cost_to_steps(cost.mean(0), self.gamma)
+        return D, value_formulas.error_in_steps(D, cost.std(0), self.gamma)
+
+    def to_arrays(self) -> dict[str, NDArray[Any]]:
+        """Named arrays for a file."""
+        # a file holds only arrays of numbers: 0, which no calibration can be, stands for None
+        numbers = {"gamma": self.gamma, "normed": float(self.uses_layer_norm), "calibration": self.calibration or 0.0}
+        arrays = _layers_to_arrays("critic_", self.layers)
+        return arrays | {f"critic_{name}": np.asarray(value, np.float64) for name, value in numbers.items()}
+
+    @staticmethod
+    def array_schema(prefix: str, depth: int) -> dict[str, ArraySpec]:
+        """Schema of the arrays of critics with ``depth`` layers; the first is C0 = O + G + A wide."""
+        schema: dict[str, ArraySpec] = {}
+        for i in range(depth):
+            width: int | str = 1 if i == depth - 1 else f"C{i + 1}"
+            schema[f"{prefix}critic_weight{i}"] = _weight_spec("J", f"C{i}", width)
+            schema[f"{prefix}critic_bias{i}"] = _weight_spec("J", width)
+        schema[f"{prefix}critic_gamma"] = ArraySpec("float64", (), low=0.0, below=1)
+        schema[f"{prefix}critic_normed"] = ArraySpec("float64", (), low=0.0, high=1.0)
+        return schema | {
+            f"{prefix}critic_calibration": ArraySpec("float64", (), low=0.0, high=value_formulas.MAX_CALIBRATION)
+        }
+
+    @classmethod
+    def from_arrays(cls, arrays: Mapping[str, NDArray[Any]]) -> NumpyCritics | None:
+        """The inverse of :meth:`to_arrays`; None if the file has no critics."""
+        layers = _layers_from_arrays("critic_", arrays)
+        if not layers:
+            return None
+        gamma, normed, factor = (float(arrays[f"critic_{name}"]) for name in ("gamma", "normed", "calibration"))
+        return cls(layers, gamma, bool(normed), factor or None)
+
+
+def _relu(x: Any) -> Any:
+    return np.maximum(x, 0.0)
+
+
+def _weight_spec(*shape: int | str) -> ArraySpec:
+    # without a bound, products of the weights of a forged file could overflow
+    return ArraySpec("float32", shape, low=-1e6, high=1e6)
+
+
+def _layers_to_arrays(prefix: str, layers: NumpyLayers) -> dict[str, NDArray[Any]]:
+    arrays: dict[str, NDArray[Any]] = {}
+    for i, (weight, bias) in enumerate(layers):
+        arrays |= {f"{prefix}weight{i}": weight, f"{prefix}bias{i}": bias}
+    return arrays
+
+
+def _layers_from_arrays(prefix: str, arrays: Mapping[str, NDArray[Any]]) -> NumpyLayers:
+    depth = sum(name.startswith(f"{prefix}weight") for name in arrays)
+    return [(arrays[f"{prefix}weight{i}"], arrays[f"{prefix}bias{i}"]) for i in range(depth)]
 
 
 @dataclass(frozen=True)
@@ -43,10 +173,11 @@ class GoalPolicy:
         """Raise an InputError if the environment differs from the one of training."""
         expected: dict[str, Any] = {"observation": len(self.actor.observation_mean), "goal": len(self.actor.goal_mean)}
         expected |= {"action": self.actor.action_size, "low": self.low, "high": self.high, "success": self.success}
-        env_inspection.check_same_env(self.env, expected, sizes)
+        sizes.check_same(self.env, expected)
 
     def __call__(self, observation: Any, goal: Any) -> Singles:
         """The noise-free action for one observation and one goal."""
+        # scaled in double precision and then clipped, because the sum may round past the end of the box
         low, high = np.array(self.low), np.array(self.high)
         action = (low + high) / 2 + (high - low) / 2 * self.actor(*self._parse_inputs(observation, goal))[0]
         return np.clip(action.astype(np.float32), *_float32_box_ends(low, high)).reshape(self.shape)
@@ -67,10 +198,11 @@ class GoalPolicy:
         if self.critics.calibration is None:
             text = "is calibrated at the end of training; this policy is from an unfinished run"
             raise InputError(text, "uncertainty")
-        return self.critics.calibration * max(E, MIN_ERROR_STEPS)
+        return self.critics.calibration * max(E, value_formulas.MIN_ERROR_STEPS)
 
     def fingerprint(self) -> str:
         """SHA-256 of the actor's weights; a certificate names the policy by it."""
+        # without the critics: they do not act, so a certificate stays valid if only they change
         arrays = sorted(self.actor.to_arrays().items())
         return sha256(b"".join(name.encode() + np.ascontiguousarray(a).tobytes() for name, a in arrays)).hexdigest()
 
@@ -103,7 +235,7 @@ class GoalPolicy:
 
 
 def _float32_box_ends(low: Floats, high: Floats) -> tuple[Singles, Singles]:
-    """Ends of a box, rounded inwards to single precision: the nearest single of 0.1 is larger than 0.1."""
+    # Rounded inwards: the nearest single of 0.1 is larger than 0.1, so Box.contains would refuse the action.
     first, last = low.astype(np.float32), high.astype(np.float32)
     up, down = np.float32(np.inf), np.float32(-np.inf)
     return np.where(first < low, np.nextafter(first, up), first), np.where(last > high, np.nextafter(last, down), last)

@@ -20,11 +20,7 @@ from adagoal.deep.env_inspection import inspect_env
 from adagoal.deep.goal_envs import EnvSource
 from adagoal.deep.goal_samplers import GoalSampler
 from adagoal.deep.policy import GoalPolicy
-from adagoal.deep.rollout_backend import RolloutFactory
-from adagoal.deep.rollout_workers import EnvBatch, RolloutWorkers
-
-EPISODES_AT_ONCE = 25
-"""Environments that an evaluation steps together: the actor is called once for all, and each takes memory."""
+from adagoal.deep.rollouts import EnvBatch, RolloutFactory, RolloutWorkers
 
 
 @dataclass(frozen=True)
@@ -42,17 +38,15 @@ class Evaluation:
         low, high = clopper_pearson_interval(int(self.final_success.sum()), len(self.final_success), 0.95)
         views = {"distance from the start": np.linalg.norm(self.goals - self.starts, axis=1)}
         views |= {f"goal coordinate {i}": self.goals[:, i] for i in range(self.goals.shape[1])}
+        # no bins for a coordinate that is the same in all goals, such as the height of goals on a table
+        views = {name: x for name, x in views.items() if np.ptp(x) > 0}
         return {
             "about": dict(self.about),
             "episodes": len(self.final_success),
             "success": float(self.final_success.mean()),
             "interval": [low, high],
             "success_any": float(self.any_success.mean()),
-            "by": {
-                name: success_by_bin(x, self.final_success, success_bin_edges(x))
-                for name, x in views.items()
-                if np.ptp(x) > 0
-            },
+            "by": {n: success_by_bin(x, self.final_success, success_bin_edges(x)) for n, x in views.items()},
         }
 
 
@@ -81,18 +75,18 @@ def evaluate_policy(
     """Play ``episodes`` for goals of the space ``test_goals``; ``horizon`` 0 is the environment's own."""
     check_integer("episodes", episodes, 1, 10**6)
     check_integer("seed", seed, 0, 2**31 - 1)
-    source = replace(source, step_timeout=None)  # the timeout kills the process, which is the caller's here
+    # the timeout kills the process, which is the caller's here
+    source = replace(source, step_timeout=None)
     sizes, (sample,), _ = inspect_env(source, horizon, [("test_goals", test_goals)])
     policy.check_matches_env(sizes)
     goals = sample(random_stream(seed, StreamPurpose.EVALUATION_GOALS), episodes)
-    n_envs = min(EPISODES_AT_ONCE, episodes)
+    # 25 environments at once: the actor is called once for all of them, and each takes memory
+    n_envs = min(25, episodes)
     envs = EnvBatch([Config(policy.env, seed=seed)], [(0, k) for k in range(n_envs)], source, sizes)
     rounds = -(-episodes // n_envs)
-    padded = np.resize(goals, (rounds, n_envs, sizes.goal))
-    played = [
-        envs.play_test_round({0: policy.actor}, padded[i], 0, i, StreamPurpose.EVALUATION_EPISODE)
-        for i in range(rounds)
-    ]
+    # The last round is filled up with goals from the beginning, whose results are dropped below.
+    padded, purpose = np.resize(goals, (rounds, n_envs, sizes.goal)), StreamPurpose.EVALUATION_EPISODE
+    played = [envs.play_test_round({0: policy.actor}, padded[i], 0, i, purpose) for i in range(rounds)]
     starts = np.concatenate([e.achieved[:, 0] for e, _ in played])[:episodes].astype(np.float64)
     reached = np.concatenate([distances for _, distances in played])[:episodes] <= sizes.success
     about = {"env": policy.env, "policy": policy.fingerprint(), "test_goals": test_goals, "seed": seed}
@@ -110,16 +104,15 @@ def open_certification_rollouts(
     workers: int,
     make_rollouts: RolloutFactory = RolloutWorkers,
 ) -> Iterator[tuple[GoalSampler, ReachFunction]]:
-    """Worker processes that play for given goals: the goal space ``test_goals``, and the function that plays.
-
-    The starts come from a random stream that neither training nor tests use, so the rollouts are fresh.
-    """
+    """Worker processes that play for given goals: the goal space ``test_goals``, and the function that plays."""
+    # The starts come from a random stream that neither training nor tests use, so the rollouts are fresh.
     sizes, (sample,), _ = inspect_env(source, horizon, [("test_goals", test_goals)])
     policy.check_matches_env(sizes)
+    # an episode that the environment cuts off says nothing about later steps
     if radius > sizes.horizon:
         text = f"must be a whole number in 1..{sizes.horizon}, the steps of an episode, got {radius}"
         raise InputError(text, name="radius")
-    n_workers = min(workers, MIN_BLOCKS_PER_ROUND)  # a round may have no more blocks than that
+    n_workers = min(workers, MIN_BLOCKS_PER_ROUND)
     configs = [Config(policy.env, seed=seed, episodes=ROLLOUTS_PER_BLOCK)] * n_workers
     pool = make_rollouts(configs, source, replace(sizes, horizon=radius), n_workers)
 

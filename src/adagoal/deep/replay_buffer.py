@@ -14,8 +14,9 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
+from adagoal.deep.goal_envs import EnvDimensions
 from adagoal.deep.networks import RunningMoments, TransitionBatch, normalise_vectors
-from adagoal.deep.rollout_backend import EpisodeBatch
+from adagoal.deep.rollouts import EpisodeBatch
 
 EPISODE_FIELDS = [field.name for field in fields(EpisodeBatch)]
 # the workers, which make the episodes, do not import JAX, so the class becomes a tree of arrays here
@@ -54,9 +55,8 @@ class Normalisers(NamedTuple):
 
     def network_inputs(self, observation: Array, goal: Array) -> Array:
         """Normalised (observation, goal) ``[..., O + G]``."""
-        return jnp.concatenate(
-            [normalise_vectors(self.observations, observation), normalise_vectors(self.goals, goal)], -1
-        )
+        o, g = normalise_vectors(self.observations, observation), normalise_vectors(self.goals, goal)
+        return jnp.concatenate([o, g], -1)
 
 
 class Experience(NamedTuple):
@@ -74,6 +74,7 @@ class Experience(NamedTuple):
         order, contact = (self.contact_order, self.n_contacts), self.hyperparameters["contact"]
 
         def sample(index: Array) -> ReplayBatch:
+            # a key from the index: a batch is the same however many are drawn at once
             own_key = jax.random.fold_in(key, index)
             return sample_transitions(self.replay, order, own_key, count, relabel, contact, self.success)
 
@@ -83,13 +84,14 @@ class Experience(NamedTuple):
         return TransitionBatch(obs_goal, batch.action, next_obs_goal, batch.reward, batch.terminal)
 
 
-def empty_replay_buffer(shape: tuple[int, int], horizon: int, observation: int, goal: int, action: int) -> ReplayBuffer:
+def empty_replay_buffer(shape: tuple[int, int], sizes: EnvDimensions) -> ReplayBuffer:
     """Buffers with a leading axis S; ``shape`` is (S runs, C episodes)."""
+    T = sizes.horizon
     return ReplayBuffer(
-        observation=jnp.zeros((*shape, horizon + 1, observation)),
-        achieved=jnp.zeros((*shape, horizon + 1, goal)),
-        action=jnp.zeros((*shape, horizon, action)),
-        goal=jnp.zeros((*shape, goal)),
+        observation=jnp.zeros((*shape, T + 1, sizes.observation)),
+        achieved=jnp.zeros((*shape, T + 1, sizes.goal)),
+        action=jnp.zeros((*shape, T, sizes.action)),
+        goal=jnp.zeros((*shape, sizes.goal)),
         length=jnp.zeros(shape, jnp.int32),
         terminated=jnp.zeros(shape, bool),
         moved=jnp.zeros(shape, bool),
@@ -98,7 +100,8 @@ def empty_replay_buffer(shape: tuple[int, int], horizon: int, observation: int, 
 
 
 def add_episodes(replay: ReplayBuffer, episodes: EpisodeBatch, contact_distance: float) -> ReplayBuffer:
-    """Write a cycle's episodes ``[B, ...]`` into the ring; C must be a multiple of B."""
+    """Write a cycle's episodes ``[B, ...]`` into the ring of C episodes."""
+    # C is a multiple of B, so a slice never wraps around the end of the ring
     start = replay.added % replay.goal.shape[0]
     distance = jnp.linalg.norm(episodes.achieved - episodes.achieved[:, :1], axis=-1)
 
@@ -113,6 +116,7 @@ def add_episodes(replay: ReplayBuffer, episodes: EpisodeBatch, contact_distance:
 
 def contact_episodes_first(replay: ReplayBuffer) -> tuple[Array, Array]:
     """Episode indices ``[C]``, those that moved the object first, and the number of these."""
+    # once per cycle: a draw among the first n entries is then a draw among the n contacts, without a loop
     return jnp.argsort(~replay.moved), replay.moved.sum()
 
 
@@ -129,11 +133,14 @@ def sample_transitions(
     order, n_contacts = contacts
     keys = jax.random.split(key, 6)
     held = jnp.minimum(replay.added, replay.goal.shape[0])
+    # Both choices are drawn for every transition, because shapes are fixed in a compiled program. The maximum keeps the
+    # unused one in range before the first contact.
     episode = _random_below(keys[0], count, held)
     with_contact = (jax.random.uniform(keys[1], (count,)) < contact) & (n_contacts > 0)
     episode = jnp.where(with_contact, order[_random_below(keys[5], count, jnp.maximum(n_contacts, 1))], episode)
     length = replay.length[episode]
     t = _random_below(keys[2], count, length)
+    # from t + 1 to the end, the state just reached included: then the relabelled goal is achieved by this step
     later = t + 1 + _random_below(keys[3], count, length - t)
     hindsight = jax.random.uniform(keys[4], (count,)) < relabel
     goal = jnp.where(hindsight[:, None], replay.achieved[episode, later], replay.goal[episode])

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
+from enum import StrEnum
 from typing import Any
 
 import numpy as np
@@ -15,10 +16,15 @@ from gymnasium.wrappers import OrderEnforcing, PassiveEnvChecker, TimeLimit
 
 from adagoal.core.types import Floats
 
-FETCH_CLASS = "gymnasium_robotics.envs.fetch.fetch_env.MujocoFetchEnv"
-MAZE_CLASS = "gymnasium_robotics.envs.maze.maze_v4.MazeEnv"
-PANDA_CLASS = "panda_gym.envs.core.RobotTaskEnv"
 FetchStep = Callable[[Floats], tuple[Floats, Floats]]
+
+
+class KnownClass(StrEnum):
+    """Full names of base classes."""
+
+    FETCH = "gymnasium_robotics.envs.fetch.fetch_env.MujocoFetchEnv"
+    MAZE = "gymnasium_robotics.envs.maze.maze_v4.MazeEnv"
+    PANDA = "panda_gym.envs.core.RobotTaskEnv"
 
 
 def is_instance_of(env: Any, class_name: str) -> bool:
@@ -28,6 +34,7 @@ def is_instance_of(env: Any, class_name: str) -> bool:
 
 def inherits_method(env: Any, class_name: str, method: str) -> bool:
     """Whether the environment is of this class and has its ``method``, not one of a subclass in another package."""
+    # a subclass that draws its goals or starts in another way must not be sampled with the formulas of its parent
     package = class_name.partition(".")[0] + "."
     return is_instance_of(env, class_name) and getattr(type(env.unwrapped), method).__module__.startswith(package)
 
@@ -43,7 +50,8 @@ def set_panda_goal(core: Any, goal: Any) -> None:
     core.task.goal = goal
     markers = {3: ("target",), 6: ("target1", "target2")}.get(np.size(goal), ())
     for name, position in zip(markers, np.reshape(goal, (-1, 3)) if markers else (), strict=True):
-        with contextlib.suppress(AttributeError, KeyError):  # a task without markers, or of another simulator
+        # a task without markers, or of another simulator; the picture is wrong then, and nothing else
+        with contextlib.suppress(AttributeError, KeyError):
             core.sim.set_base_pose(name, position, np.array([0.0, 0.0, 0.0, 1.0]))
 
 
@@ -55,7 +63,7 @@ def draw_start_for_goal(env: Any, goal: Any) -> Iterator[None]:
     environments, as far as we know, draw start and goal independently.
     """
     core = env.unwrapped
-    if not inherits_method(env, MAZE_CLASS, "generate_reset_pos"):
+    if not inherits_method(env, KnownClass.MAZE, "generate_reset_pos"):
         yield
         return
     distances = np.linalg.norm(np.asarray(core.maze.unique_reset_locations) - goal, axis=1)
@@ -77,7 +85,7 @@ def is_unmodified_fetch(env: Any) -> bool:
     """Whether :func:`make_fetch_step` applies: a Fetch environment of Gymnasium-Robotics with its usual wrappers."""
     while isinstance(env, TimeLimit | OrderEnforcing | PassiveEnvChecker):
         env = env.env
-    return is_instance_of(env, FETCH_CLASS) and type(env).__module__.startswith("gymnasium_robotics.envs.fetch.")
+    return is_instance_of(env, KnownClass.FETCH) and type(env).__module__.startswith("gymnasium_robotics.envs.fetch.")
 
 
 def make_fetch_step(core: Any) -> FetchStep:
@@ -91,6 +99,7 @@ def make_fetch_step(core: Any) -> FetchStep:
     """
     import mujoco
 
+    # ids and addresses never change, and mujoco updates the arrays of `data` in place, so both are looked up once
     model, data = core.model, core.data
 
     def find_id(kind: Any, name: str) -> int:
@@ -116,7 +125,8 @@ def make_fetch_step(core: Any) -> FetchStep:
     ]
     low, high = core.action_space.low, core.action_space.high
     dt = core.n_substeps * model.opt.timestep
-    tilt = np.array([1.0, 0.0, 1.0, 0.0])  # added to the mocap quaternion at every step, as upstream does
+    # added to the mocap quaternion at every step, as upstream does
+    tilt = np.array([1.0, 0.0, 1.0, 0.0])
     jacobian_p, jacobian_r = np.zeros((3, model.nv)), np.zeros((3, model.nv))
 
     def step(action: Floats) -> tuple[Floats, Floats]:
@@ -127,6 +137,7 @@ def make_fetch_step(core: Any) -> FetchStep:
         for mocap, body in welds:
             data.mocap_pos[mocap] = data.xpos[body]
             data.mocap_quat[mocap] = data.xquat[body]
+        # the factor has the type of the action: upstream multiplies in place, so it rounds in that type
         data.mocap_pos[:] = data.mocap_pos + action[:3] * action.dtype.type(0.05)
         data.mocap_quat[:] = data.mocap_quat + tilt
         mujoco.mj_step(model, data, nstep=core.n_substeps)

@@ -22,32 +22,20 @@ from adagoal.core import compiled_code, file_formats
 from adagoal.core.errors import InputError, Status
 from adagoal.core.random_streams import StreamPurpose, random_stream
 from adagoal.core.types import Floats, Singles
-from adagoal.deep import env_inspection, learner, training_checkpoint, value_formulas
+from adagoal.deep import learner, training_checkpoint, value_formulas
 from adagoal.deep.config import Config, check_shared_program
 from adagoal.deep.env_inspection import inspect_env
 from adagoal.deep.goal_envs import EnvSource
+from adagoal.deep.goal_samplers import bounding_box
 from adagoal.deep.goal_selection import GoalSelector
-from adagoal.deep.numpy_networks import NumpyActor
-from adagoal.deep.policy import GoalPolicy
-from adagoal.deep.rollout_backend import CycleRollouts, EpisodeBatch, RolloutBackend, RolloutFactory
-from adagoal.deep.rollout_workers import RolloutWorkers
-from adagoal.deep.training_history import MAP_POINTS_PER_AXIS, TrainingHistory
+from adagoal.deep.policy import GoalPolicy, NumpyActor
+from adagoal.deep.rollouts import CycleRollouts, EpisodeBatch, RolloutBackend, RolloutFactory, RolloutWorkers
+from adagoal.deep.training_history import TrainingHistory
 from adagoal.goal_rules import GoalRule
 
 TrainingObserver = Callable[[TrainingHistory], bool | None]
 """Called after every cycle; False ends the run, with everything learnt until then."""
-TrainingState = tuple[dict[str, NDArray[Any]], dict[str, Any]]
-"""Arrays and JSON-ready facts of :meth:`Training.state`."""
-FINAL_MAP_POINTS = 41
-"""Points per axis of the final maps of D and E."""
-CALIBRATION_EPISODES, MAX_CALIBRATION_TESTS = 384, 4
-"""Episodes that calibrate E at the end, but at most this many times the episodes of a usual test.
-
-The share of episodes that ``uncertainty`` covers varies between runs, with a standard deviation of
-sqrt(0.9 * 0.1 / episodes): 3% after one usual test of 96 episodes, 1.5% after 384.
-"""
-MAX_MAP_STARTS = 4
-"""Starts over which maps are averaged, at most: a map costs this many times its points in network evaluations."""
+TrainingState = tuple[dict[str, NDArray[Any]], dict[str, Any]]  # arrays and JSON-ready facts
 
 
 class Training:
@@ -55,8 +43,13 @@ class Training:
 
     ``source`` makes the environments; by default it follows from their name. ``rule`` is the function behind the goal
     rule ``function:NAME``. ``saved`` is a state to continue from; a state that does not fit the configurations is a
-    ``ValueError``. ``make_rollouts`` makes the engine that plays (:mod:`adagoal.deep.rollout_backend`).
+    ``ValueError``. ``make_rollouts`` makes the engine that plays (:mod:`adagoal.deep.rollouts`).
     """
+
+    map_points = 21  # per axis of the maps of D and E during training
+    final_map_points = 41
+    # Starts over which maps are averaged: a map costs this many times its points in network evaluations.
+    max_map_starts = 4
 
     def __init__(
         self,
@@ -73,16 +66,16 @@ class Training:
         self.source, self.workers = source or EnvSource(configs[0].env), workers or os.cpu_count() or 1
         goal_spaces = [(name, getattr(c, name)) for name in ("train_goals", "test_goals") for c in configs]
         self.sizes, samplers, table_box = inspect_env(self.source, configs[0].horizon, goal_spaces)
-        self.configs = configs = [
-            config.resolve_for_horizon(self.sizes.horizon, self.sizes.is_fetch) for config in configs
-        ]
+        T, is_fetch = self.sizes.horizon, self.sizes.is_fetch
+        self.configs = configs = [config.resolve_for_horizon(T, is_fetch) for config in configs]
         first = configs[0]
         self.steps_per_cycle = first.episodes * self.sizes.horizon
         self._check_buffer()
         self.test_rounds = -(-first.eval_episodes // first.episodes)
         train_samplers, test_samplers = samplers[: len(configs)], samplers[len(configs) :]
         self.goal_selector = GoalSelector(configs, train_samplers, test_samplers, self.steps_per_cycle, rule)
-        self.history = TrainingHistory.start_empty(configs, train_samplers, test_samplers, table_box, self.sizes)
+        train, test = ([bounding_box(sample) for sample in spaces] for spaces in (train_samplers, test_samplers))
+        self.history = TrainingHistory(configs, train, test, table_box, self.sizes)
         self.hyperparameters = learner.per_run_hyperparameters(configs)
         self.pending_episodes: EpisodeBatch | None = None  # played, and not learnt from yet
         self.calibrations: list[float | None] = [None] * len(configs)  # of E, run by run; known at the end
@@ -105,24 +98,25 @@ class Training:
         for name in ("batch", "ensemble_batch"):
             if getattr(first, name) > first.buffer:
                 raise InputError(f"larger than the buffer; accepted 1 to {first.buffer}", name=name)
+        # refused here: the system would kill the process that allocates too much, without a message
         needed = len(self.configs) * first.replay_capacity * self.sizes.episode_bytes
         memory = file_formats.total_memory_bytes()
         if needed > memory:
             steps = first.replay_capacity * self.sizes.horizon
-            text = (
-                f"a replay buffer of {steps:,} steps takes {needed / 1e9:,.1f} GB, more than the {memory / 1e9:,.1f} GB"
-            )
-            raise InputError(f"{text} of this machine; give fewer steps or a smaller buffer", name="steps")
+            text = f"a replay buffer of {steps:,} steps takes {needed / 1e9:,.1f} GB, more than the "
+            text += f"{memory / 1e9:,.1f} GB of this machine; give fewer steps or a smaller buffer"
+            raise InputError(text, name="steps")
 
     def _compile_in_threads(self, shapes: learner.LearnerState) -> Future[Any]:
         """Start to compile all programs for states of these shapes, and return the compiled cycle of learning."""
         first = self.configs[0]
         episodes = learner.episode_shapes(shapes, first.episodes)
         cycle, export = learner.compile_cycle(self.configs, self.sizes), learner.compile_actor_export(first.algorithm)
+        # XLA compiles without the GIL, so threads compile side by side while the workers import
         executor = ThreadPoolExecutor(4)
         compiled = executor.submit(lambda: cycle.lower(shapes, self.hyperparameters, episodes).compile())
         goals = [] if self.goal_selector.is_value_free else [(first.episodes, first.candidates)]
-        goals.append((min(MAX_MAP_STARTS, first.episodes), MAP_POINTS_PER_AXIS ** min(2, self.sizes.goal)))
+        goals.append((min(self.max_map_starts, first.episodes), self.map_points ** min(2, self.sizes.goal)))
         self.goal_selector.compile_ahead(shapes, goals, executor)
         executor.submit(lambda: export.lower(shapes).compile())
         executor.shutdown(wait=False)
@@ -143,6 +137,7 @@ class Training:
         began, before = time.monotonic(), self.history.wall_seconds
         workers = self._make_rollouts(self.configs, self.source, self.sizes, self.workers)
         try:
+            # also after a resume: starts follow from seed and cycle, so a checkpoint need not store the environments
             self._next_starts = workers.reset(self.cycle)
             while not self.has_reached_pause:
                 self._next_starts = self.run_one_cycle(workers, self._next_starts)
@@ -160,11 +155,14 @@ class Training:
         """Choose goals for the starts ``[S, B, O]``, play and learn; returns the starts of the next cycle."""
         config, value_maps = self.configs[0], self.history.value_maps
         goals, means = self.goal_selector.choose_goals(self.train_state, starts, self.cycle)
-        new_map = self._value_maps_on_grid(starts, MAP_POINTS_PER_AXIS) if value_maps.is_map_due(self.cycle) else None
+        # before learning, so the map shows the values that have chosen these goals
+        new_map = self._value_maps_on_grid(starts, self.map_points) if value_maps.is_map_due(self.cycle) else None
         rounds = self.test_rounds if self.cycle % config.eval_every == 0 else 0
         tests = self.goal_selector.draw_test_goals(self.cycle, rounds, config.episodes)
         workers.start_cycle(self.cycle, self.current_actors(), goals, tests)
-        losses = self.learn_pending()  # from the previous cycle, while the workers play
+        # From the previous cycle, while the workers play. The actors above were exported before, so the policy that
+        # plays cycle c has learnt from the cycles up to c - 2.
+        losses = self.learn_pending()
         played = workers.collect_cycle()
         self.pending_episodes = played.episodes
         self.history.add_cycle(self.cycle, goals, means, losses, self.pending_episodes, played.distances)
@@ -176,9 +174,10 @@ class Training:
         return played.next_starts
 
     def learn_pending(self) -> dict[str, Any]:
-        """Learn from the pending episodes; JAX returns before the device has finished."""
+        """Learn from the pending episodes, and return the losses ``[S]``, which the device may still be computing."""
         if self.pending_episodes is None:
             return {}
+        # JAX returns before the device has finished; the losses are read after the workers have played
         episodes, self.pending_episodes = jax.device_put(self.pending_episodes), None
         self.train_state, losses = self._compiled_learning.result()(self.train_state, self.hyperparameters, episodes)
         return dict(losses)
@@ -186,16 +185,17 @@ class Training:
     def _run_final_test(self, workers: RolloutBackend) -> None:
         episodes = self.configs[0].episodes
         goals, _ = self.goal_selector.choose_goals(self.train_state, workers.reset(self.cycle), self.cycle)
-        calibration_rounds = min(MAX_CALIBRATION_TESTS * self.test_rounds, -(-CALIBRATION_EPISODES // episodes))
-        rounds = max(self.test_rounds, calibration_rounds)
+        # 384 episodes calibrate E, or four usual tests. The share of episodes that `uncertainty` covers varies between
+        # runs with a standard deviation of sqrt(0.9 * 0.1 / episodes): 3% after a usual test of 96, 1.5% after 384.
+        rounds = max(self.test_rounds, min(4 * self.test_rounds, -(-384 // episodes)))
         tests = self.goal_selector.draw_test_goals(self.cycle, rounds, episodes)
         workers.start_cycle(self.cycle, self.current_actors(), goals, tests)
         played = workers.collect_cycle()
-        distances = played.distances[: self.test_rounds]  # the history compares tests of the same size
+        # the history compares tests of the same size
+        distances = played.distances[: self.test_rounds]
         self.history.add_final_test(self.cycle, distances)
-        self.history.value_maps.add_test(
-            played.initial_distances[: self.test_rounds], distances[..., -1] <= self.sizes.success
-        )
+        initial = played.initial_distances[: self.test_rounds]
+        self.history.value_maps.add_test(initial, distances[..., -1] <= self.sizes.success)
         self._calibrate_errors(tests, played)
 
     def _calibrate_errors(self, tests: Floats, played: CycleRollouts) -> None:
@@ -222,8 +222,8 @@ class Training:
         ]
 
     def final_value_maps(self) -> dict[str, Floats]:
-        """D and E ``[S, GRID, GRID]`` over the first two goal coordinates of the widest training space."""
-        return self._value_maps_on_grid(self._next_starts, FINAL_MAP_POINTS)
+        """D and E ``[S, points, points]`` over the first two goal coordinates of the widest training space."""
+        return self._value_maps_on_grid(self._next_starts, self.final_map_points)
 
     def _value_maps_on_grid(self, starts: Singles, points: int) -> dict[str, Floats]:
         low = np.min([box[0] for box in self.history.train_boxes], 0)
@@ -233,9 +233,10 @@ class Training:
         grid = np.zeros((*(len(axis) for axis in axes), len(low))) + test_box.mean(0)
         for i, mesh in enumerate(np.meshgrid(*axes, indexing="ij")):
             grid[..., i] = mesh
-        grid[..., 2:] = test_box[0, 2:]  # the low end: for Fetch, goals on the table
+        # the low end of the other coordinates: for Fetch, goals on the table
+        grid[..., 2:] = test_box[0, 2:]
         flat = grid.reshape(-1, len(low))
-        D, E = self.goal_selector.values_on_grid(self.train_state, starts[:, :MAX_MAP_STARTS], flat)
+        D, E = self.goal_selector.values_on_grid(self.train_state, starts[:, : self.max_map_starts], flat)
         shape = (len(self.configs), *grid.shape[:-1])
         return {"D": D.reshape(shape), "E": E.reshape(shape), "low": low, "high": high}
 
@@ -243,28 +244,26 @@ class Training:
         """Arrays and facts of a checkpoint; a run that continues from it between two cycles is bit for bit the same."""
         replay = self.train_state.replay
         held = int(min(int(replay.added[0]), replay.goal.shape[1]))
-        filled = replay._replace(
-            **{name: getattr(replay, name)[:, :held] for name in replay._fields if name != "added"}
-        )
-        arrays = training_checkpoint.tree_to_arrays(self.train_state._replace(replay=filled), "learnt")
+        rings = {name: getattr(replay, name)[:, :held] for name in replay._fields if name != "added"}
+        saved_state = self.train_state._replace(replay=replay._replace(**rings))
+        arrays = {n: np.asarray(x) for n, x in training_checkpoint.leaves_by_path(saved_state, "learnt").items()}
         if self.pending_episodes is not None:
             arrays |= {f"pending.{name}": np.asarray(value) for name, value in vars(self.pending_episodes).items()}
         history_arrays, history = self.history.state()
         arrays |= {f"history.{name}": array for name, array in history_arrays.items()}
         facts = {"configs": [c.to_json() for c in self.configs], "cycle": self.cycle, "history": history}
-        return arrays, facts | {"env": env_inspection.env_facts(self.sizes)}
+        return arrays, facts | {"env": self.sizes.to_facts()}
 
     def _restore_state(
         self, shapes: learner.LearnerState, arrays: dict[str, NDArray[Any]], facts: dict[str, Any]
     ) -> None:
-        env_inspection.check_same_env(self.source.name, facts["env"], self.sizes)
+        self.sizes.check_same(self.source.name, facts["env"])
         training_checkpoint.check_checkpoint(shapes, arrays, facts, self.configs, self.sizes)
         self.train_state = jax.tree.map(jnp.asarray, training_checkpoint.tree_from_arrays(shapes, arrays, "learnt"))
-        pending = _select_by_prefix("pending.", arrays)
+        pending, history = (
+            {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}
+            for prefix in ("pending.", "history.")
+        )
         self.pending_episodes = EpisodeBatch(**pending) if pending else None
-        self.history.restore(_select_by_prefix("history.", arrays), facts["history"])
+        self.history.restore(history, facts["history"])
         self.cycle = int(facts["cycle"])
-
-
-def _select_by_prefix(prefix: str, arrays: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
-    return {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}

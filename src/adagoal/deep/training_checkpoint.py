@@ -15,24 +15,26 @@ import numpy as np
 from numpy.typing import NDArray
 
 from adagoal.core.file_formats import COUNT_SCHEMA, ArraySpec, check_arrays, check_json_value, object_schema
-from adagoal.deep import env_inspection, training_history
+from adagoal.deep import training_history
 from adagoal.deep.config import Config
 from adagoal.deep.goal_envs import EnvDimensions
 from adagoal.deep.learner import LearnerState
-from adagoal.deep.training_history import ROW_SCHEMA
 from adagoal.settings.fields import declared_settings, settings_json_schema
 
 
 def checkpoint_facts_schema() -> dict[str, Any]:
     """Return the JSON schema of the facts of :meth:`adagoal.deep.training.Training.state`."""
     config = settings_json_schema(Config, declared_settings(Config))
+    ends = {"type": "array", "minItems": 1, "maxItems": 100_000, "items": {"type": "number"}}
+    sizes = dict.fromkeys(("observation", "goal", "action"), COUNT_SCHEMA) | {"low": ends, "high": ends}
     return object_schema(
         configs={"type": "array", "minItems": 1, "maxItems": 10_000, "items": config},
         cycle={**COUNT_SCHEMA, "minimum": 1},
         history=object_schema(
-            rows={"type": "array", "items": ROW_SCHEMA}, wall_seconds={"type": "number", "minimum": 0}
+            rows={"type": "array", "items": training_history.HistoryRow.schema},
+            wall_seconds={"type": "number", "minimum": 0},
         ),
-        env=env_inspection.ENV_FACTS_SCHEMA,
+        env=object_schema(**sizes, success={"type": "number", "minimum": 0}),
     )
 
 
@@ -50,6 +52,7 @@ def check_checkpoint(
     sizes: EnvDimensions,
 ) -> None:
     """Check that arrays and facts fit these runs and each other; raise ``ValueError`` if not."""
+    # Schemas first: the checks below index into arrays whose shapes they have established.
     cycle, n_runs, first = int(facts["cycle"]), len(configs), configs[0]
     map_schema = training_history.value_map_schema(n_runs, cycle, min(2, sizes.goal))
     schema = {
@@ -62,6 +65,7 @@ def check_checkpoint(
     n_pending = sum(name.startswith("pending.") for name in arrays)
     if n_pending not in (0, 6):
         raise ValueError("the episodes that wait are incomplete")
+    # pending episodes were played in the last cycle, and are not in the replay buffer yet
     added = (cycle - bool(n_pending)) * first.episodes
     capacity = template.replay.goal.shape[1]
     if (arrays["learnt.replay.added"] != added).any() or known["H"] != min(added, capacity):
@@ -76,7 +80,9 @@ def _learner_state_schema(template: LearnerState, horizon: int) -> dict[str, Arr
     for name, leaf in leaves_by_path(template, "learnt").items():
         shape: tuple[int | str, ...] = leaf.shape
         if name.startswith("learnt.replay.") and not name.endswith(".added"):
-            shape = (shape[0], "H", *shape[2:])  # saved without the empty part
+            # saved without the empty part, which is most of the file early in a run
+            shape = (shape[0], "H", *shape[2:])
+        # Lengths are indices into episodes. The others are counts, divisors, or under a square root.
         is_length = name.endswith(".length")
         nonnegative = name.endswith((".weight", ".squares", ".count", ".added")) or ".nu" in name
         low = 1 if is_length else 0 if nonnegative else None
@@ -85,13 +91,15 @@ def _learner_state_schema(template: LearnerState, horizon: int) -> dict[str, Arr
 
 
 def _pending_episodes_schema(batch: tuple[int, int], sizes: EnvDimensions) -> dict[str, ArraySpec]:
-    """Return the schema of episodes not learnt from yet (:class:`adagoal.deep.rollout_backend.EpisodeBatch`)."""
-    T = sizes.horizon
+    T, G = sizes.horizon, sizes.goal
+    singles = {
+        "observation": (T + 1, sizes.observation),
+        "achieved": (T + 1, G),
+        "action": (T, sizes.action),
+        "goal": (G,),
+    }
     return {
-        "pending.observation": ArraySpec("float32", (*batch, T + 1, sizes.observation), optional=True),
-        "pending.achieved": ArraySpec("float32", (*batch, T + 1, sizes.goal), optional=True),
-        "pending.action": ArraySpec("float32", (*batch, T, sizes.action), optional=True),
-        "pending.goal": ArraySpec("float32", (*batch, sizes.goal), optional=True),
+        **{f"pending.{n}": ArraySpec("float32", (*batch, *shape), optional=True) for n, shape in singles.items()},
         "pending.length": ArraySpec("int32", batch, low=1, high=T, optional=True),
         "pending.terminated": ArraySpec("bool", batch, optional=True),
     }
@@ -108,27 +116,21 @@ def _check_history_rows(rows: list[dict[str, Any]], cycle: int, configs: Sequenc
             raise ValueError(f"row {index} of the log is not that of its run and cycle")
 
 
+# Paths name the arrays, so a file is checked leaf by leaf and reading it unpickles nothing.
 def leaves_by_path(tree: Any, prefix: str) -> dict[str, Any]:
     """Return the leaves of a tree by their path."""
     leaves, _ = jax.tree_util.tree_flatten_with_path(tree)
     return {prefix + jax.tree_util.keystr(path): leaf for path, leaf in leaves}
 
 
-def tree_to_arrays(tree: Any, prefix: str) -> dict[str, NDArray[Any]]:
-    """Return the leaves of a tree as arrays named by their path."""
-    return {name: np.asarray(leaf) for name, leaf in leaves_by_path(tree, prefix).items()}
-
-
 def tree_from_arrays(template: Any, arrays: dict[str, NDArray[Any]], prefix: str) -> Any:
     """Return the tree with the structure of ``template`` and the leaves saved under ``prefix``."""
-    leaves = [_pad_replay_ring(arrays[name], leaf.shape) for name, leaf in leaves_by_path(template, prefix).items()]
+    leaves = []
+    for name, leaf in leaves_by_path(template, prefix).items():
+        saved = arrays[name]
+        if saved.shape != leaf.shape:
+            # a ring of the replay buffer, saved without its empty part; axis 0 are the runs
+            saved = np.zeros(leaf.shape, saved.dtype)
+            saved[:, : arrays[name].shape[1]] = arrays[name]
+        leaves.append(saved)
     return jax.tree_util.tree_unflatten(jax.tree_util.tree_structure(template), leaves)
-
-
-def _pad_replay_ring(saved: NDArray[Any], shape: tuple[int, ...]) -> NDArray[Any]:
-    """Fill up a replay ring, which is saved without its empty part (axis 1 is the ring)."""
-    if saved.shape == shape:
-        return saved
-    full = np.zeros(shape, saved.dtype)
-    full[:, : saved.shape[1]] = saved
-    return full

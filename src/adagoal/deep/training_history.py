@@ -1,7 +1,7 @@
 """History of training: one row of numbers per run and cycle, chosen goals, test results, and maps of D and E.
 
 Maps over a fixed grid of goals are kept of the cycles 0, k, 2k, ... where k is the smallest power of two that gives at
-most :data:`MAX_KEPT_MAPS` maps. So the maps do not depend on how long the run was planned to be.
+most 32 maps. So the maps do not depend on how long the run was planned to be.
 """
 
 from __future__ import annotations
@@ -9,10 +9,9 @@ from __future__ import annotations
 import csv
 import io
 import math
-import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,12 +20,11 @@ from adagoal.core.file_formats import COUNT_SCHEMA, ArraySpec, object_schema
 from adagoal.core.types import Bools, Floats, Singles
 from adagoal.deep.config import CONTACT_DISTANCE, Config
 from adagoal.deep.goal_envs import EnvDimensions
-from adagoal.deep.goal_samplers import GoalSampler, bounding_box, is_inside_box
-from adagoal.deep.rollout_backend import EpisodeBatch
+from adagoal.deep.goal_samplers import is_inside_box
+from adagoal.deep.rollouts import EpisodeBatch
 
-MAP_POINTS_PER_AXIS = 21  # goals per axis of a map
-MAX_KEPT_MAPS = 32  # enough for a smooth slider in the report
-MAX_MAP_VALUE = 1e12  # larger distances and errors come from a run that diverged; they would break the plots
+# Larger distances and errors come from a run that diverged. They would break the plots.
+MAX_MAP_VALUE = 1e12
 
 
 @dataclass
@@ -34,7 +32,7 @@ class ValueMapHistory:
     """Maps and tests of S runs."""
 
     maps: dict[int, Singles] = field(default_factory=dict)
-    """By cycle, D and E ``[S, 2, POINTS, POINTS]``; ``[S, 2, POINTS]`` if goals are numbers."""
+    """By cycle, D and E ``[S, 2, points, points]``; ``[S, 2, points]`` if goals are numbers."""
     tests: list[Singles] = field(default_factory=list)
     """Per test ``[S, n, 2]``: the distance of each goal at the start, and 1 if it was held at the last step."""
 
@@ -90,34 +88,35 @@ def check_value_maps(arrays: Mapping[str, NDArray[Any]], tests: int) -> None:
         raise ValueError("there are more tests than were made, or none")
 
 
-def _map_stride(cycle: int) -> int:
-    return 1 << (cycle // MAX_KEPT_MAPS).bit_length()
+def _map_stride(cycle: int, max_maps: int = 32) -> int:
+    # 32 maps are enough for a smooth slider in the report. Powers of two: an older map stays or goes, none is moved.
+    return 1 << (cycle // max_maps).bit_length()
 
 
-_SHARE_SCHEMA: dict[str, Any] = {"type": "number", "minimum": 0, "maximum": 1}
-_LENGTH_SCHEMA: dict[str, Any] = {"type": "number", "minimum": 0}
-_ROW_HEAD_SCHEMA: dict[str, Any] = {
-    **dict.fromkeys(("run", "seed"), COUNT_SCHEMA),
-    "goal_rule": {"type": "string"},
-    **dict.fromkeys(("cycle", "steps"), COUNT_SCHEMA),
-    "wall_seconds": _LENGTH_SCHEMA,
-}
-ROW_MEASURES_SCHEMA: dict[str, Any] = {
-    **dict.fromkeys(("success", "success_any", "train_success", "inside_test", "on_table"), _SHARE_SCHEMA),
-    **{"reachable": _SHARE_SCHEMA, "distance": _LENGTH_SCHEMA, "error": _LENGTH_SCHEMA, "moved": _SHARE_SCHEMA},
-}
-"""Measurements that a row may have."""
-ROW_SCHEMA: dict[str, Any] = object_schema(**_ROW_HEAD_SCHEMA) | {
-    "properties": _ROW_HEAD_SCHEMA | ROW_MEASURES_SCHEMA,
-    "additionalProperties": {"type": "number"},
-}
-"""One row of the log: run, cycle and steps, measurements, and the losses that the algorithm or the ensemble names."""
-ROW_COLUMNS = (*_ROW_HEAD_SCHEMA, *ROW_MEASURES_SCHEMA)
+class HistoryRow:
+    """Schema of a row of the log: head, measurements, and the losses that the algorithm or the ensemble names."""
+
+    _share: ClassVar[dict[str, Any]] = {"type": "number", "minimum": 0, "maximum": 1}
+    _length: ClassVar[dict[str, Any]] = {"type": "number", "minimum": 0}
+    head: ClassVar[dict[str, Any]] = {
+        **{"run": COUNT_SCHEMA, "seed": COUNT_SCHEMA, "goal_rule": {"type": "string"}},
+        **{"cycle": COUNT_SCHEMA, "steps": COUNT_SCHEMA, "wall_seconds": _length},
+    }
+    measures: ClassVar[dict[str, Any]] = {
+        **dict.fromkeys(("success", "success_any", "train_success", "inside_test", "on_table"), _share),
+        **{"reachable": _share, "distance": _length, "error": _length, "moved": _share},
+    }
+    # A row lacks what was not measured in its cycle, and what was not finite. Losses are numbers of any name.
+    schema: ClassVar[dict[str, Any]] = object_schema(**head) | {
+        "properties": head | measures,
+        "additionalProperties": {"type": "number"},
+    }
+    columns = (*head, *measures)
 
 
 @dataclass
 class TrainingHistory:
-    """Rows (:data:`ROW_SCHEMA`) and chosen goals of S runs."""
+    """Rows (:class:`HistoryRow`) and chosen goals of S runs."""
 
     configs: Sequence[Config]
     train_boxes: list[Floats]  # bounding box ``[2, goal]`` of each run's training space
@@ -129,20 +128,9 @@ class TrainingHistory:
     goals: list[Floats] = field(default_factory=list)  # training goals ``[S, B, goal]`` of each cycle
     value_maps: ValueMapHistory = field(default_factory=ValueMapHistory)
 
-    @classmethod
-    def start_empty(
-        cls,
-        configs: Sequence[Config],
-        train: Sequence[GoalSampler],
-        test: Sequence[GoalSampler],
-        table: Floats | None,
-        sizes: EnvDimensions,
-    ) -> TrainingHistory:
-        """Return an empty history of runs with these goal spaces."""
-        return cls(configs, [bounding_box(f) for f in train], [bounding_box(f) for f in test], table, sizes)
-
     def steps_before_cycle(self, cycle: int) -> int:
         """Return the environment steps of training before a cycle."""
+        # an episode that ended early counts in full: its slot in the cycle is taken until the horizon
         return cycle * self.configs[0].episodes * self.sizes.horizon
 
     def add_cycle(
@@ -158,7 +146,8 @@ class TrainingHistory:
         arrived = np.linalg.norm(episodes.achieved[:, :, -1] - episodes.goal, axis=-1) <= self.sizes.success
         displacement = np.linalg.norm(episodes.achieved - episodes.achieved[:, :, :1], axis=-1).max(-1)
         moved = displacement > CONTACT_DISTANCE * self.sizes.success
-        # Converting a loss waits for the device, so do it once per loss, not once per run.
+        # Converting a loss waits for the device, so do it once per loss, not once per run, and after the workers have
+        # played: until now the device was learning at the same time.
         per_run = {name: np.asarray(loss) for name, loss in losses.items()}
         rows = []
         for run in range(len(self.configs)):
@@ -169,15 +158,16 @@ class TrainingHistory:
             row["inside_test"] = float(is_inside_box(self.test_boxes[run], goals[run]).mean())
             if self.table_box is not None:
                 row["on_table"] = float(is_inside_box(self.table_box, goals[run][:, :2]).mean())
-            rows.append(_drop_infinite_values(row) | self._test_success(distances, run))
+            # Training that has diverged gives NaN and infinities, which JSON cannot hold.
+            finite = {name: x for name, x in row.items() if not isinstance(x, float) or math.isfinite(x)}
+            rows.append(finite | self._test_success(distances, run))
         self.goals.append(goals)
         self.rows += rows
 
     def add_final_test(self, cycle: int, distances: Floats) -> None:
         """Add the final test, after the last cycle."""
-        self.rows += [
-            self._make_row_head(run, cycle) | self._test_success(distances, run) for run in range(len(self.configs))
-        ]
+        for run in range(len(self.configs)):
+            self.rows.append(self._make_row_head(run, cycle) | self._test_success(distances, run))
 
     def _make_row_head(self, run: int, cycle: int) -> dict[str, Any]:
         config = self.configs[run]
@@ -205,14 +195,15 @@ class TrainingHistory:
                         point[name] = round(float(np.mean(values)), 4)
                 points.append(point)
                 since = []
+            # `steps` of a row are those before its cycle, so its own measurements belong to the next point
             since.append(row)
         return points
 
     def to_csv(self) -> str:
         """Return all rows as a table; losses come last."""
-        losses = dict.fromkeys(name for row in self.rows for name in row if name not in ROW_COLUMNS)
+        losses = dict.fromkeys(name for row in self.rows for name in row if name not in HistoryRow.columns)
         text = io.StringIO()
-        writer = csv.DictWriter(text, (*ROW_COLUMNS, *losses), restval="")
+        writer = csv.DictWriter(text, (*HistoryRow.columns, *losses), restval="")
         writer.writeheader()
         writer.writerows(self.rows)
         return text.getvalue()
@@ -234,26 +225,7 @@ def rows_from_csv(text: str) -> list[dict[str, Any]]:
     def parse(name: str, cell: str) -> Any:
         if name == "goal_rule":
             return cell
-        return int(cell) if _ROW_HEAD_SCHEMA.get(name) is COUNT_SCHEMA else float(cell)
+        return int(cell) if HistoryRow.head.get(name) is COUNT_SCHEMA else float(cell)
 
     reader = csv.DictReader(io.StringIO(text, newline=""))
     return [{name: parse(name, cell) for name, cell in row.items() if cell != ""} for row in reader]
-
-
-def _drop_infinite_values(row: dict[str, Any]) -> dict[str, Any]:
-    # Training that has diverged gives NaN and infinities, which JSON cannot hold.
-    return {name: x for name, x in row.items() if not isinstance(x, float) or math.isfinite(x)}
-
-
-def steps_to_success(curves: Sequence[Sequence[dict[str, Any]]], share: float) -> int | None:
-    """Return the steps at which the median test success over runs first reaches a share; None if it never does."""
-    for points in zip(*curves, strict=False):
-        if statistics.median(p["success"] for p in points) >= share:
-            return int(points[0]["steps"])
-    return None
-
-
-def median_success_at(curves: Sequence[Sequence[dict[str, Any]]], steps: int) -> float | None:
-    """Return the median test success over runs at the last test not after ``steps``."""
-    known = [[p["success"] for p in points if p["steps"] <= steps] for points in curves]
-    return statistics.median(values[-1] for values in known) if all(known) else None

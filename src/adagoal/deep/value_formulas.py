@@ -28,18 +28,17 @@ import numpy as np
 from adagoal.core.types import Floats
 from adagoal.goal_rules import GoalInfo
 
+# Smallest standard deviation of a normaliser, in the units of the environment (as in the reference HER).
 MIN_DEVIATION = 0.01
-"""Smallest standard deviation of a normaliser, in the units of the environment (as in the reference HER)."""
+# Normalised coordinates are clipped to plus or minus this, as in the reference HER. Networks cannot tell goals apart
+# that lie further from the mean of the achieved goals.
 MAX_NORMALISED_VALUE = 5.0
-"""Normalised coordinates are clipped to plus or minus this, as in the reference HER.
-
-Networks cannot tell goals apart that lie further from the mean of the achieved goals than this."""
+# Width of the kernel of a goal density, in standard deviations of the achieved goals.
 DENSITY_BANDWIDTH = 0.3
-"""Width of the kernel of a goal density, in standard deviations of the achieved goals."""
+# Smallest E in steps, before calibration: critics that agree by chance are not certain.
 MIN_ERROR_STEPS = 0.1
-"""Smallest E in steps, before calibration: critics that agree by chance are not certain."""
+# Largest calibration factor; a saved policy with a larger one is refused.
 MAX_CALIBRATION = 1e6
-"""Largest calibration factor; a saved policy with a larger one is refused."""
 
 
 def forward_mlp(layers: Sequence[tuple[Any, Any]], x: Any, activation: Callable[[Any], Any]) -> Any:
@@ -52,18 +51,21 @@ def forward_mlp(layers: Sequence[tuple[Any, Any]], x: Any, activation: Callable[
 
 def layer_norm_relu(x: Any, xp: Any = np) -> Any:
     """Activation of normalised layers: x brought to mean 0 and variance 1 over its last axis, then max(0, x)."""
+    # 1e-5 as in PyTorch, so adagoal.sb3 computes the same
     centred = x - x.mean(-1, keepdims=True)
     return xp.maximum(centred / xp.sqrt((centred**2).mean(-1, keepdims=True) + 1e-5), 0.0)
 
 
 def cost_to_steps(cost: Any, gamma: float, xp: Any = np) -> Any:
     """D in steps from the mean cost c."""
-    bounded = xp.clip(cost, 0.0, (1.0 - 1e-6) / (1.0 - gamma))  # critics may leave the range, where log has no value
+    # critics may leave the range of true costs, where the logarithm has no value
+    bounded = xp.clip(cost, 0.0, (1.0 - 1e-6) / (1.0 - gamma))
     return 1.0 + xp.log1p(-(1.0 - gamma) * bounded) / xp.log(gamma)
 
 
 def error_in_steps(D: Floats, sigma: Floats, gamma: float) -> Floats:
     """E in steps, not calibrated."""
+    # the exponent stops at 1/(1 - gamma): dD/dc grows without bound where D saturates
     return sigma * (1.0 - gamma) / -np.log(gamma) * gamma ** -np.minimum(D - 1.0, 1.0 / (1.0 - gamma))
 
 
@@ -72,9 +74,11 @@ def calibration_factor(D: Floats, E: Floats, first_steps: Floats, horizon: int) 
 
     ``first_steps`` are those of :func:`first_step_at_goal` in fresh episodes of ``horizon`` steps.
     """
-    missed = np.maximum(horizon - D, 0.0)  # an episode without success shows only whether D was too small
+    # an episode without success shows only whether D was too small
+    missed = np.maximum(horizon - D, 0.0)
     errors = np.where(first_steps <= horizon, np.abs(D - first_steps), missed)
     scores = np.sort(errors / np.maximum(E, MIN_ERROR_STEPS))
+    # n + 1, because the next episode is one of n + 1 exchangeable ones (split conformal prediction)
     rank = min(int(np.ceil(0.9 * (len(scores) + 1))), len(scores)) - 1
     return float(min(max(scores[rank], 1e-3), MAX_CALIBRATION))
 
@@ -92,7 +96,8 @@ def mean_gaussian_kernel(differences: Any, bandwidth: float, xp: Any = np) -> An
 
 def kernel_divergence(p: Any, q: Any, xp: Any = np) -> Any:
     """KL(p || q) of two kernel densities ``[M]``, both evaluated at M points drawn from p."""
-    return xp.mean(xp.log(p + 1e-12) - xp.log(q + 1e-12))  # q may underflow to 0 far from its sample
+    # q may underflow to 0 far from its sample
+    return xp.mean(xp.log(p + 1e-12) - xp.log(q + 1e-12))
 
 
 def moment_shifts(shift: Any, old_weight: Any, new_weight: Any, total_weight: Any) -> tuple[Any, Any]:
@@ -103,10 +108,8 @@ def moment_shifts(shift: Any, old_weight: Any, new_weight: Any, total_weight: An
     return shift * new_weight / total_weight, shift**2 * old_weight * new_weight / total_weight
 
 
-def make_goal_info(
-    D: Floats, E: Floats, visits: Floats, L: float, experience: Mapping[str, Any] | None = None
-) -> GoalInfo:
+def make_goal_info(D: Floats, E: Floats, visits: Floats, L: float, experience: Mapping[str, Any]) -> GoalInfo:
     """What a rule sees of N continuous goals: all are eligible, and attempts are not counted goal by goal."""
     zeros: Any = np.zeros_like(D)
     eligible = np.ones(len(D), bool)
-    return GoalInfo(D, E, L, eligible, visits, zeros, zeros, zeros, zeros, **(experience or {}))
+    return GoalInfo(D, E, L, eligible, visits, zeros, zeros, zeros, zeros, **experience)

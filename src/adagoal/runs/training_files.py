@@ -38,10 +38,8 @@ from adagoal.core.file_io import FileContents
 from adagoal.core.types import Floats
 from adagoal.deep import training_history
 from adagoal.deep.config import Config
-from adagoal.deep.env_inspection import SUCCESS_RADIUS_SCHEMA
 from adagoal.deep.goal_envs import EnvDimensions, EnvSource, SetGoalFunction
-from adagoal.deep.numpy_networks import NumpyActor, NumpyCritics
-from adagoal.deep.policy import GoalPolicy
+from adagoal.deep.policy import GoalPolicy, NumpyActor, NumpyCritics
 from adagoal.deep.training_history import MAX_MAP_VALUE, TrainingHistory, ValueMapHistory
 from adagoal.envs import registry
 from adagoal.runs.folder_reader import MANIFEST_FORMAT, FolderFiles, SavedRun
@@ -204,7 +202,7 @@ def training_result_schema() -> dict[str, Any]:
     text = {"type": "string", "maxLength": 100_000}
     share, seconds = {"type": "number", "minimum": 0, "maximum": 1}, {"type": "number", "minimum": 0}
     point = object_schema(steps=COUNT_SCHEMA, wall_seconds=seconds, success=share, success_any=share)
-    point["properties"] |= training_history.ROW_MEASURES_SCHEMA
+    point["properties"] |= training_history.HistoryRow.measures
     curve = {"type": "array", "minItems": 1, "items": point}
     ends = (Status.DONE, Status.CERTIFIED, Status.BUDGET, Status.INTERRUPTED)
     return object_schema(
@@ -246,7 +244,7 @@ def read_policies(saved: SavedRun, record: TrainingRecord) -> list[GoalPolicy]:
         high=limits,
         shape={**limits, "items": COUNT_SCHEMA},
         with_achieved={"type": "boolean"},
-        success=SUCCESS_RADIUS_SCHEMA,
+        success={"type": "number", "minimum": 0},
     )
     with name_file_in_errors(files, POLICY_FILE):
         arrays, facts = files.load_arrays(POLICY_FILE)
@@ -358,7 +356,7 @@ def read_history(
     )
     with name_file_in_errors(files, LOG_FILE):
         history.rows = training_history.rows_from_csv(files.load_text(LOG_FILE))
-        check_json_value({"type": "array", "items": training_history.ROW_SCHEMA}, history.rows)
+        check_json_value({"type": "array", "items": training_history.HistoryRow.schema}, history.rows)
         if [history.learning_curve(run) for run in range(n_runs)] != record.learning_curves:
             raise ValueError(f"not of the training that {RESULT_FILE} describes")
     return history, {name: arrays[name] for name in ("D", "E", "low", "high") if name in arrays}

@@ -24,17 +24,12 @@ if TYPE_CHECKING:
 
 __all__ = ["ChooseGoals", "ChosenGoal", "EnsembleTD3", "NormalisedFeatures"]
 
-_MODULE_OF_NAME = {
-    "ChooseGoals": "adagoal.sb3.goal_callback",
-    "ChosenGoal": "adagoal.sb3.goal_wrapper",
-    "EnsembleTD3": "adagoal.sb3.ensemble_td3",
-    "NormalisedFeatures": "adagoal.sb3.ensemble_td3",
-}
-
 
 def __getattr__(name: str) -> Any:
-    if name not in _MODULE_OF_NAME:
+    modules = {"ChooseGoals": "adagoal.sb3.goal_callback", "ChosenGoal": "adagoal.sb3.goal_wrapper"}
+    if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    # The wrapper must work without Stable-Baselines3: environment processes import it, and PyTorch takes seconds.
     if name != "ChosenGoal" and importlib.util.find_spec("stable_baselines3") is None:
         raise InputError("this needs stable_baselines3: pip install 'adagoal[sb3]'")
-    return getattr(importlib.import_module(_MODULE_OF_NAME[name]), name)
+    return getattr(importlib.import_module(modules.get(name, "adagoal.sb3.ensemble_td3")), name)

@@ -34,11 +34,11 @@ from adagoal.core.argument_checks import check_number
 from adagoal.deep.value_formulas import MAX_NORMALISED_VALUE, MIN_DEVIATION, moment_shifts
 from adagoal.sb3.goal_wrapper import check_sparse_rewards
 
+# Updates whose batches are drawn at once, at most: a draw calls ``compute_reward`` in an environment process.
 MAX_BATCHES_AT_ONCE = 50
-"""Updates whose batches are drawn at once, at most: a draw calls ``compute_reward`` in an environment process."""
-
+# action, reward, done, and now.NAME and next.NAME for each part of observations, [B, ...]: flat, so that one loop
+# copies a batch into a CUDA graph.
 TensorBatch = dict[str, Tensor]
-"""``action``, ``reward``, ``done``, and ``now.NAME`` and ``next.NAME`` for each part of observations: ``[B, ...]``"""
 
 
 class EnsembleCritic(ContinuousCritic):
@@ -118,6 +118,7 @@ class EnsembleTD3(TD3):
         """Make ``gradient_steps`` updates."""
         self.policy.set_training_mode(True)
         self._update_learning_rate([self.actor.optimizer, self.critic.optimizer])
+        # at every call, because the model may have been loaded onto another device
         self._place_optimizers()
         losses: list[Tensor] = []
         for first in range(0, gradient_steps, MAX_BATCHES_AT_ONCE):
@@ -143,13 +144,14 @@ class EnsembleTD3(TD3):
         """One update, on a GPU by replaying its CUDA graph; returns the losses ``[2]``."""
         if self.device.type != "cuda":
             return self._update_networks(batch)
+        # A graph has fixed addresses and shapes: batches are copied into its inputs, and another size needs a new one.
         if self._recorded is None or len(self._recorded[1]["action"]) != len(batch["action"]):
             self._recorded = self._record_cuda_graph(batch)
         graph, inputs, losses = self._recorded
         for name, values in batch.items():
             inputs[name].copy_(values)
         graph.replay()
-        return losses.clone()
+        return losses.clone()  # the next replay overwrites the tensor
 
     def _record_cuda_graph(self, batch: TensorBatch) -> tuple[Any, TensorBatch, Tensor]:
         """CUDA graph of an update, its input tensors and its losses; the warm-up learns from the batch three times."""
@@ -167,7 +169,6 @@ class EnsembleTD3(TD3):
         return graph, inputs, losses
 
     def _place_optimizers(self) -> None:
-        """Move the step counts of the optimizers to the device of the networks, as a loaded model may need."""
         for optimizer in (self.actor.optimizer, self.critic.optimizer):
             for group in optimizer.param_groups:
                 group["capturable"] = self.device.type == "cuda"
@@ -192,6 +193,7 @@ class EnsembleTD3(TD3):
                 next_values = next_values.min(0, keepdim=True).values.expand_as(next_values)
             y = batch["reward"] + (1.0 - batch["done"]) * self.gamma * next_values
             y = y.clamp(-1.0 / (1.0 - self.gamma), 0.0)
+        # a sum over critics, so each has the gradient of its own mean
         critic_loss = ((self.critic.q_values(now, batch["action"]) - y) ** 2).mean((1, 2)).sum()
         self.critic.optimizer.zero_grad(set_to_none=True)
         critic_loss.backward()
@@ -200,6 +202,7 @@ class EnsembleTD3(TD3):
         action = self.actor(now)
         actor_loss = self.action_penalty * (action**2).mean() - self.critic.q1_forward(now, action).mean()
         self.actor.optimizer.zero_grad(set_to_none=True)
+        # only into the actor: gradients of the critics would be thrown away
         actor_loss.backward(inputs=list(self.actor.parameters()))
         self.actor.optimizer.step()
 
@@ -220,6 +223,7 @@ class EnsembleTD3(TD3):
     def _store_transition(
         self, buffer: Any, action: Any, observation: Any, reward: Any, *args: Any, **kwargs: Any
     ) -> None:
+        # before it is stored, because a stored reward is replayed again and again
         check_sparse_rewards(reward)
         super()._store_transition(buffer, action, observation, reward, *args, **kwargs)
 
@@ -253,7 +257,11 @@ class NormalisedFeatures(BaseFeaturesExtractor):
         if self.training:
             with torch.no_grad():
                 self._merge_batch_moments(known)
-        mean, scale = self._mean_and_deviation()
+        moments: Any = self
+        mean, weight = moments.running_mean, moments.running_weight
+        deviation = (moments.running_squares / weight.clamp(min=1.0)).sqrt().clamp(min=MIN_DEVIATION)
+        # torch.where, not if: a CUDA graph cannot branch
+        scale = torch.where(weight > 0, deviation, torch.ones_like(deviation))
         goal = flat["desired_goal"].shape[1]
         desired = (flat["desired_goal"] - mean[-goal:]) / scale[-goal:]
         return torch.cat([(known - mean) / scale, desired], 1).clamp(-MAX_NORMALISED_VALUE, MAX_NORMALISED_VALUE)
@@ -262,12 +270,7 @@ class NormalisedFeatures(BaseFeaturesExtractor):
         moments: Any = self
         added, weight, mean = float(len(batch)), moments.running_weight, batch.mean(0)
         mean_shift, squares_shift = moment_shifts(mean - moments.running_mean, weight, added, weight + added)
+        # in place, because a CUDA graph holds these tensors
         moments.running_squares += ((batch - mean) ** 2).sum(0) + squares_shift
         moments.running_mean += mean_shift
         moments.running_weight += added
-
-    def _mean_and_deviation(self) -> tuple[Tensor, Tensor]:
-        moments: Any = self
-        deviation = (moments.running_squares / moments.running_weight.clamp(min=1.0)).sqrt().clamp(min=MIN_DEVIATION)
-        scale = torch.where(moments.running_weight > 0, deviation, torch.ones_like(deviation))
-        return moments.running_mean, scale

@@ -37,12 +37,7 @@ from adagoal.deep import value_formulas
 from adagoal.deep.config import DECLARABLE_GOAL_FIELDS, KNOWN_GOAL_FIELDS, ONWARD_GOAL_FIELDS
 from adagoal.sb3.goal_wrapper import ChosenGoal, check_sparse_rewards
 
-CandidateSampler = Callable[[np.random.Generator, int], ArrayLike]
-"""``goals(rng, n) -> [n, G]``"""
-MAX_RECENT_STATES = 4096
-"""States from which achieved goals are drawn: the most recent ones."""
-N_DENSITY_POINTS = 256
-"""Achieved goals from which a density is estimated, anew for each episode: the time of a reset grows with it."""
+CandidateSampler = Callable[[np.random.Generator, int], ArrayLike]  # (rng, n) -> [n, G]
 
 
 class ChooseGoals(BaseCallback):
@@ -82,8 +77,7 @@ class ChooseGoals(BaseCallback):
         check_integer("candidates", candidates, 1, 1_000_000)
         check_integer("seed", seed, 0, 2**31 - 1)
         self.sample_candidates, self.radius, self.candidates = _as_candidate_sampler(goals), radius, candidates
-        self.chosen_goals: list[Floats] = []
-        """Goals of all episodes, in the order of their starts."""
+        self.chosen_goals: list[Floats] = []  # goals of all episodes, in the order of their starts
         self._rng = np.random.default_rng(seed)
         self._recent_states = RecentStates(whole=bool(self.required_fields & ONWARD_GOAL_FIELDS))
 
@@ -102,9 +96,11 @@ class ChooseGoals(BaseCallback):
         if not hasattr(self.model, "critic"):
             raise InputError(f"{type(self.model).__name__} has no critics; use DDPG, TD3, SAC or TQC", "model")
         if self.required_fields & {"E", "onward_E"} and self.model.critic.n_critics < 2:
-            text = "this rule needs E, the disagreement of two critics or more: policy_kwargs={'n_critics': 3}"
-            raise InputError(text, "model")
-        if self.required_fields & ({"D", "E"} | ONWARD_GOAL_FIELDS):  # steps follow from costs only if gamma < 1
+            raise InputError(
+                "this rule needs E, which takes two critics or more: policy_kwargs={'n_critics': 3}", "model"
+            )
+        # steps follow from costs only if gamma < 1
+        if self.required_fields & ({"D", "E"} | ONWARD_GOAL_FIELDS):
             check_number("gamma", self.model.gamma, 0.0, 1.0, closed="()")
         if not isinstance(self.model.replay_buffer, HerReplayBuffer):
             text = "the model learns without hindsight; to have it, give replay_buffer_class=HerReplayBuffer"
@@ -120,6 +116,7 @@ class ChooseGoals(BaseCallback):
     def _choose_goals(self, observations: dict[str, Any], envs: Sequence[int]) -> None:
         """Choose goals for new episodes and write them into the observations ``{name: [environments, ...]}``."""
         for env in envs:
+            # a copy: achieved goals overwrite half of it below, and the user's array must not change
             goals = np.array(self.sample_candidates(self._rng, self.candidates), np.float64)
             start = {name: value[env] for name, value in observations.items()}
             size = len(start["desired_goal"])
@@ -142,9 +139,8 @@ class ChooseGoals(BaseCallback):
         fields["divergence"] = self._recent_states.goal_divergence(goals[: max(half, 1)], states["achieved_goal"])
         goals[half:] = states["achieved_goal"]
         if self.required_fields & ONWARD_GOAL_FIELDS:
-            D, E = self._distance_and_error(states, np.repeat(target[None], N - half, 0))
-            zeros = np.zeros(half)
-            fields |= {"onward_D": np.concatenate([zeros, D]), "onward_E": np.concatenate([zeros, E])}
+            onward = self._distance_and_error(states, np.repeat(target[None], N - half, 0))
+            fields["onward_D"], fields["onward_E"] = (np.concatenate([np.zeros(half), values]) for values in onward)
         return fields
 
     def _goal_info(self, start: dict[str, Any], goals: Floats, experience: dict[str, Any]) -> goal_rules.GoalInfo:
@@ -162,7 +158,8 @@ class ChooseGoals(BaseCallback):
         """D in steps and E ``[N]`` of goals ``[N, G]`` from states ``{name: [N, ...]}``."""
         observations = states | {"desired_goal": goals.astype(states["desired_goal"].dtype)}
         model: Any = self.model
-        model.policy.set_training_mode(False)  # in training mode NormalisedFeatures would learn from the candidates
+        # in training mode NormalisedFeatures would learn from the candidates
+        model.policy.set_training_mode(False)
         with torch.no_grad():
             inputs, _ = model.policy.obs_to_tensor(observations)
             values = model.critic(inputs, model.policy(inputs, deterministic=True))
@@ -184,6 +181,10 @@ def _as_candidate_sampler(goals: CandidateSampler | ArrayLike) -> CandidateSampl
 class RecentStates:
     """The most recent states ``{name: [n, ...]}``; only their achieved goals, unless ``whole``."""
 
+    max_states = 4096
+    # Achieved goals from which a density is estimated, anew for each episode: the time of a reset grows with it.
+    n_density_points = 256
+
     def __init__(self, whole: bool) -> None:
         self.whole = whole
         self.states: dict[str, Any] = {}
@@ -197,7 +198,7 @@ class RecentStates:
         """Add the observations of all environments, ``{name: [environments, ...]}``."""
         for name in observations if self.whole else ("achieved_goal",):
             before = [self.states[name]] if name in self.states else []
-            self.states[name] = np.concatenate([*before, observations[name]])[-MAX_RECENT_STATES:]
+            self.states[name] = np.concatenate([*before, observations[name]])[-self.max_states :]
 
     def sample_states(self, n: int, rng: np.random.Generator) -> dict[str, Any]:
         """States ``{name: [n, ...]}``."""
@@ -206,12 +207,12 @@ class RecentStates:
 
     def achieved_goal_density(self, goals: Floats, rng: np.random.Generator) -> Floats:
         """Kernel estimate of the number of achieved goals near each of ``goals [N, G]``."""
-        points = self.achieved_goals[rng.integers(len(self.achieved_goals), size=N_DENSITY_POINTS)]
+        points = self.achieved_goals[rng.integers(len(self.achieved_goals), size=self.n_density_points)]
         return np.asarray(len(self.achieved_goals) * self._density(goals, points))
 
     def goal_divergence(self, wanted: Floats, achieved: Floats) -> float:
         """KL(p_wanted || p_achieved) of two kernel densities, at goals ``wanted [M, G]`` of the goal space."""
-        wanted, achieved = wanted[:N_DENSITY_POINTS], achieved[:N_DENSITY_POINTS]
+        wanted, achieved = wanted[: self.n_density_points], achieved[: self.n_density_points]
         return float(value_formulas.kernel_divergence(self._density(wanted, wanted), self._density(wanted, achieved)))
 
     def _density(self, goals: Floats, points: Floats) -> Floats:

@@ -24,8 +24,7 @@ class ChosenGoal(gymnasium.Wrapper[Any, Any, Any, Any]):
     elsewhere, give 0 and -1 here.
     """
 
-    awaits_goal = False
-    """True after a reset, until a goal is chosen or a step is taken."""
+    awaits_goal = False  # True after a reset, until a goal is chosen or a step is taken
 
     def __init__(self, env: gymnasium.Env[Any, Any], set_goal: SetGoalFunction | None = None) -> None:
         super().__init__(env)
@@ -59,12 +58,14 @@ class ChosenGoal(gymnasium.Wrapper[Any, Any, Any, Any]):
         observation, _, terminated, truncated, info = self.env.step(action)
         achieved, own = observation["achieved_goal"], observation["desired_goal"]
         goal = own if self._chosen_goal is None else self._chosen_goal
+        # the environment still has its own goal and ended there; the episode for the chosen one goes on
         if terminated and not np.allclose(own, goal) and self.compute_reward(achieved, own, info) == 0.0:
             terminated = False
         reward = float(self.compute_reward(achieved, goal, info))
         info = {**info, "is_success": float(reward == 0.0)}
         return {**observation, "desired_goal": goal.copy()}, reward, terminated, truncated, info
 
+    # public, because HerReplayBuffer calls it for relabelled goals
     def compute_reward(self, achieved_goal: Any, desired_goal: Any, info: Any) -> Any:
         """Reward of the environment minus its reward at the goal; for one goal ``[G]`` or for many ``[N, G]``."""
         at_goal = self._compute_env_reward(desired_goal, desired_goal, info)

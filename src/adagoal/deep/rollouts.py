@@ -1,31 +1,86 @@
-"""Rollout workers: processes that hold environments and play whole episodes with a NumPy actor.
+"""Rollouts: what training asks of a rollout engine, and the engine of worker processes that hold environments.
 
 A worker gets the actors' weights and one goal per environment, plays a cycle without any other message, and returns the
 episodes, the test results and the starts of the next cycle. Every start and every action is seeded by (seed, cycle,
-slot), so a cycle can be replayed without its history; resume is exact for this reason. This module must not import JAX.
+slot), so a cycle can be replayed without its history; resume is exact for this reason.
+
+Another engine, or an environment that runs on the accelerator, is one class with the methods of
+:class:`RolloutBackend`; give it to :class:`adagoal.deep.training.Training` as ``make_rollouts``.
 """
 
 from __future__ import annotations
 
+# Workers import this module. It must not import JAX, which takes seconds and memory in every one of them.
 import functools
 import itertools
 import signal
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from adagoal.core.errors import EnvironmentFailure, InputError
 from adagoal.core.random_streams import StreamPurpose, random_stream
-from adagoal.core.types import Bools, Floats, Singles
+from adagoal.core.types import Bools, Floats, Ints, Singles
 from adagoal.deep.config import Config
 from adagoal.deep.goal_envs import EnvDimensions, EnvSource, EpisodeEnd, GoalEnv
-from adagoal.deep.numpy_networks import NumpyActor
-from adagoal.deep.rollout_backend import CycleRollouts, EpisodeBatch
+from adagoal.deep.policy import NumpyActor
 from adagoal.parallel.exceptions import WorkerDied
 from adagoal.parallel.worker_process import WorkerProcess
+
+
+@dataclass(frozen=True)
+class EpisodeBatch:
+    """Episodes ``[B, ...]`` of T steps; entries after ``length`` repeat the last state."""
+
+    observation: Singles  # [B, T + 1, observation]
+    achieved: Singles  # [B, T + 1, goal]
+    action: Singles  # [B, T, action]
+    goal: Singles  # [B, goal] that the episode aimed at
+    length: Ints  # [B]
+    terminated: Bools  # [B] True if the environment ended the episode, False if it was cut off
+
+
+class CycleRollouts(NamedTuple):
+    """What was played in a cycle, for the environments ``[B]``: all S runs and their episodes, ``[S, episodes]``."""
+
+    episodes: EpisodeBatch
+    distances: Floats  # to the test goal after each step [rounds, B, T]; no rounds if there was no test
+    initial_distances: Floats  # the same at the start [rounds, B]
+    test_starts: Singles  # first observations of the tests [rounds, B, observation]
+    next_starts: Singles  # first observations of the next cycle [B, observation]
+
+
+class RolloutBackend(Protocol):
+    """Environments of S runs with ``episodes`` each.
+
+    Seed and cycle decide everything that is random, so training resumes exactly from a checkpoint of the learner.
+    """
+
+    def reset(self, cycle: int) -> Singles:
+        """Return the first observations of a cycle ``[S, episodes, observation]``."""
+
+    def start_cycle(self, cycle: int, actors: Sequence[NumpyActor], goals: Floats, test_goals: Floats) -> None:
+        """Start to play goals ``[S, episodes, goal]`` with noise, and tests ``[rounds, S, episodes, goal]`` without."""
+
+    def collect_cycle(self) -> CycleRollouts:
+        """Wait for the cycle and return what was played."""
+
+    def evaluate_goals(self, round_: int, actor: NumpyActor, goals: Floats) -> Floats:
+        """Play for each goal ``[n, goal]`` from a start of its own, without noise; return distances ``[n, T]``.
+
+        n is a multiple of ``episodes``. Training does not call this; certification does.
+        """
+
+    def close(self) -> None:
+        """Release the environments."""
+
+
+RolloutFactory = Callable[[Sequence[Config], EnvSource, EnvDimensions, int], RolloutBackend]
+"""Arguments: configurations of the runs, environment, its dimensions, number of workers."""
 
 
 class EnvBatch:
@@ -37,15 +92,15 @@ class EnvBatch:
         self.configs, self.slots, self.horizon = configs, slots, sizes.horizon
         self.envs = [GoalEnv(source, sizes) for _ in slots]
         runs = [run for run, _ in slots]
+        # slots are in the order of the runs, so each run is one slice and its actor is called once per step
         self.slots_of_run = {run: slice(runs.index(run), runs.index(run) + runs.count(run)) for run in runs}
         self._first_observations: list[tuple[Floats, Floats]] = []
 
     def start_cycle(self, cycle: int) -> Singles:
         """Reset every environment for a cycle of training; return first observations ``[slots, observation]``."""
         self._episode_rngs = self._make_generators(StreamPurpose.TRAINING_EPISODE, cycle, 0)
-        self._first_observations = [
-            env.reset(int(rng.integers(2**31))) for env, rng in zip(self.envs, self._episode_rngs, strict=True)
-        ]
+        pairs = zip(self.envs, self._episode_rngs, strict=True)
+        self._first_observations = [env.reset(int(rng.integers(2**31))) for env, rng in pairs]
         return np.stack([observation for observation, _ in self._first_observations]).astype(np.float32)
 
     def play_cycle(self, cycle: int, actors: dict[int, NumpyActor], goals: Floats, test_goals: Floats) -> CycleRollouts:
@@ -73,9 +128,8 @@ class EnvBatch:
         ``purpose``, ``cycle`` and ``round_`` decide the starts.
         """
         rngs = self._make_generators(purpose, cycle, round_)
-        first = [
-            env.reset(int(rng.integers(2**31)), goal) for env, rng, goal in zip(self.envs, rngs, goals, strict=True)
-        ]
+        slots = zip(self.envs, rngs, goals, strict=True)
+        first = [env.reset(int(rng.integers(2**31)), goal) for env, rng, goal in slots]
         return self._play_episodes(actors, goals, first, None)
 
     def play_evaluation(
@@ -98,6 +152,7 @@ class EnvBatch:
         rngs: list[np.random.Generator] | None,
     ) -> tuple[EpisodeBatch, Floats]:
         """Play one episode per slot from its first observation; without ``rngs`` there is no exploration noise."""
+        # Distances are measured in double precision, as the environments do; the learner stores singles.
         count, T = len(self.slots), self.horizon
         now = np.stack([o for o, _ in first])
         observation = np.zeros((count, T + 1, now.shape[1]), np.float32)
@@ -109,15 +164,18 @@ class EnvBatch:
         observation[:, 0], achieved[:, 0] = now, np.stack([a for _, a in first])
         action_size = next(iter(actors.values())).action_size
         actions = np.zeros((count, T, action_size), np.float32)
+        # drawn before the first step: a stream does not depend on how long the episode lasts
         noise = None if rngs is None else self._draw_exploration_noise(rngs, action_size)
         for t in range(T):
-            action = self._compute_actions(actors, now, goals)
+            parts = [actors[run](now[part], goals[part]) for run, part in self.slots_of_run.items()]
+            action = np.concatenate(parts, dtype=float)
             if noise is not None:
                 is_random, normal, uniform = noise
                 action = np.where(is_random[:, t], uniform[:, t], (action + normal[:, t]).clip(-1.0, 1.0))
             actions[:, t] = action
             for i, env in enumerate(self.envs):
-                if length[i] <= t:  # ended before; the arrays have a fixed shape for the compiled learner
+                # ended before; the arrays have a fixed shape for the compiled learner
+                if length[i] <= t:
                     achieved[i, t + 1] = achieved[i, t]
                 else:
                     now[i], achieved[i, t + 1], end = env.step(action[i])
@@ -128,21 +186,12 @@ class EnvBatch:
         singles = achieved.astype(np.float32), actions, goals.astype(np.float32)
         return EpisodeBatch(observation, *singles, length, terminated), distance
 
-    def _compute_actions(self, actors: dict[int, NumpyActor], observations: Floats, goals: Floats) -> Floats:
-        return np.concatenate(
-            [actors[run](observations[part], goals[part]) for run, part in self.slots_of_run.items()], dtype=float
-        )
-
-    def _draw_exploration_noise(
-        self, rngs: list[np.random.Generator], action_size: int
-    ) -> tuple[Bools, Floats, Floats]:
+    def _draw_exploration_noise(self, rngs: list[np.random.Generator], size: int) -> tuple[Bools, Floats, Floats]:
         """Return which actions are random ``[slots, T, 1]``, the noise of the others, and the random actions."""
-        configs, shape = [self.configs[run] for run, _ in self.slots], (self.horizon, action_size)
-        is_random = np.stack(
-            [rng.random((self.horizon, 1)) < config.random for rng, config in zip(rngs, configs, strict=True)]
-        )
-        normal = np.stack([config.noise * rng.normal(size=shape) for rng, config in zip(rngs, configs, strict=True)])
-        return is_random, normal, np.stack([rng.uniform(-1.0, 1.0, shape) for rng in rngs])
+        T, own = self.horizon, [(rng, self.configs[run]) for rng, (run, _) in zip(rngs, self.slots, strict=True)]
+        is_random = np.stack([rng.random((T, 1)) < config.random for rng, config in own])
+        normal = np.stack([config.noise * rng.normal(size=(T, size)) for rng, config in own])
+        return is_random, normal, np.stack([rng.uniform(-1.0, 1.0, (T, size)) for rng in rngs])
 
 
 def make_rollout_process(make: Callable[[], Any]) -> WorkerProcess:
@@ -167,7 +216,7 @@ def explain_worker_exit(source: EnvSource) -> Iterator[None]:
 
 
 class RolloutWorkers:
-    """A :class:`~adagoal.deep.rollout_backend.RolloutBackend` of worker processes, which share all slots in order."""
+    """A :class:`~adagoal.deep.rollouts.RolloutBackend` of worker processes, which share all slots in order."""
 
     def __init__(self, configs: Sequence[Config], source: EnvSource, sizes: EnvDimensions, workers: int) -> None:
         self.shape, self.horizon = (len(configs), configs[0].episodes), sizes.horizon
@@ -180,8 +229,9 @@ class RolloutWorkers:
             make_rollout_process(functools.partial(EnvBatch, configs, slots[part], source, sizes))
             for part in self._slots_of_worker
         ]
+        # does not wait: the learner compiles while the workers import
         for worker in self.workers:
-            worker.start()  # does not wait: the learner compiles while the workers import
+            worker.start()
 
     def reset(self, cycle: int) -> Singles:
         for worker in self.workers:
@@ -196,9 +246,9 @@ class RolloutWorkers:
 
     def collect_cycle(self) -> CycleRollouts:
         parts: list[CycleRollouts] = self._receive_results()
-        episodes = EpisodeBatch(
-            **{name: self._stack_by_run([getattr(p.episodes, name) for p in parts]) for name in vars(parts[0].episodes)}
-        )
+        names = vars(parts[0].episodes)
+        episodes = EpisodeBatch(**{n: self._stack_by_run([getattr(p.episodes, n) for p in parts]) for n in names})
+        # test arrays have the rounds in front, so their slots are axis 1
         tests = {}
         for name in ("distances", "initial_distances", "test_starts"):
             flat = np.concatenate([getattr(part, name) for part in parts], axis=1)
@@ -216,15 +266,17 @@ class RolloutWorkers:
         indices = [list(range(i, len(blocks), n_workers)) for i in range(n_workers)]
         for i, worker in enumerate(self.workers):
             worker.send("play_evaluation", round_, {i: actor}, indices[i], blocks[indices[i]])
+        # dealt out in turn, so every worker has about as many blocks as the others
         distances = np.zeros((*blocks.shape[:2], self.horizon))
         for own, result in zip(indices, self._receive_results(), strict=True):
             distances[own] = result
         return distances.reshape(-1, self.horizon)
 
     def close(self) -> None:
+        # all pipes before the first wait, so the workers end at the same time
         for worker in self.workers:
             if worker.pipe is not None:
-                worker.pipe.close()  # of all of them before the first wait, so they end at the same time
+                worker.pipe.close()
         for worker in self.workers:
             worker.stop(grace_seconds=10.0)
 
