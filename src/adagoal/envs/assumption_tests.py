@@ -36,39 +36,27 @@ from adagoal.core.types import Floats, Ints, Longs
 
 FALSE_ALARM_PROBABILITY = 1e-6  # per run, for all tests together
 MAX_TESTED_PAIRS = 4096  # the pairs that were met first; a row takes 1.2 kB
-MAX_SUCCESSORS = 8  # successors per pair that the tests distinguish; all others count as one
-MAX_PREVIOUS_STEPS = 8  # steps before a pair that the first test distinguishes; all others count as one
-MAX_AGE_CLASSES = 16  # powers of two of the age
-N_HISTORY_SLOTS = 4096  # hash table of histories; a new one replaces an older one with the same remainder
-MAX_HISTORY_LENGTH = 32  # moves; longer histories hardly ever repeat
-REPEAT_WEIGHT = 63 / 64  # predicted probability of the successor that followed the same history the last time
-N_TESTS = 4
 
 
 class PairTables(NamedTuple):
-    """Samples and log scores of the tested pairs. First steps after a reset have rows of their own."""
+    """Samples and log scores of the tested pairs; :attr:`MarkovTests.ARRAY_SCHEMA` has the shapes.
 
-    pair: Longs  # [R, 2] pair, and whether the row is for first steps after a reset
-    successors: Ints  # [R, MAX_SUCCESSORS] successors in the order in which they were observed
-    previous_steps: Longs  # [R, MAX_PREVIOUS_STEPS] moves before the pair, likewise
-    n_known: Longs  # [R, 2] successors and previous steps in use
-    counts: Longs  # [R, MAX_SUCCESSORS + 1] samples per successor
-    class_counts: Ints  # [R, classes, MAX_SUCCESSORS + 1] the same per class: previous steps, ages, current epoch
-    log_scores: Floats  # [R, N_TESTS] sums of log Q_i(z_i)
+    First steps after a reset have rows of their own.
+    """
+
+    pair: Longs  # the pair, and whether the row is for first steps after a reset
+    successors: Ints  # in the order in which they were observed
+    previous_steps: Longs  # moves before the pair, likewise
+    n_known: Longs  # successors and previous steps in use
+    counts: Longs  # samples per successor, and of all other successors
+    class_counts: Ints  # the same per class: previous steps and all others, ages, current epoch
+    log_scores: Floats  # sums of log Q_i(z_i), one per test
 
     @staticmethod
     def empty(rows: int) -> PairTables:
         """Return tables with room for ``rows`` pairs."""
-        n_classes = MAX_PREVIOUS_STEPS + 1 + MAX_AGE_CLASSES + 1
-        return PairTables(
-            np.zeros((rows, 2), np.int64),
-            np.zeros((rows, MAX_SUCCESSORS), np.int32),
-            np.zeros((rows, MAX_PREVIOUS_STEPS), np.int64),
-            np.zeros((rows, 2), np.int64),
-            np.zeros((rows, MAX_SUCCESSORS + 1), np.int64),
-            np.zeros((rows, n_classes, MAX_SUCCESSORS + 1), np.int32),
-            np.zeros((rows, N_TESTS)),
-        )
+        specs = [MarkovTests.ARRAY_SCHEMA[name] for name in PairTables._fields]
+        return PairTables(*(np.zeros((rows, *map(int, (spec.shape or ())[1:])), spec.dtype) for spec in specs))
 
     def used_rows(self, rows: int) -> dict[str, NDArray[Any]]:
         """Return the first rows of every table, by name."""
@@ -85,28 +73,29 @@ class PairTables(NamedTuple):
 class MarkovTests:
     """The tests of all pairs, in bounded memory."""
 
+    # The shapes bound the memory, and the kernels read their limits from them. Of a pair the tests distinguish
+    # 8 successors and 8 previous steps (all others count as one), and 16 powers of two of the age. The table of
+    # histories is a hash table: a new history replaces an older one with the same remainder.
     ARRAY_SCHEMA: ClassVar[ArraySchema] = {
         "row_of_pair": ArraySpec("int32", ("P",), low=-1, below="R"),
         "stream_position": ArraySpec("int64", (4,), low=-(2**62), high=2**62),
-        "histories": ArraySpec("int64", (N_HISTORY_SLOTS,), low=0),
-        "history_successors": ArraySpec("int32", (N_HISTORY_SLOTS,), low=0),
+        "histories": ArraySpec("int64", (4096,), low=0),
+        "history_successors": ArraySpec("int32", (4096,), low=0),
         "pair": ArraySpec("int64", ("R", 2), low=0),
-        "successors": ArraySpec("int32", ("R", MAX_SUCCESSORS), low=0),
-        "previous_steps": ArraySpec("int64", ("R", MAX_PREVIOUS_STEPS)),
-        "n_known": ArraySpec("int64", ("R", 2), low=0, high=min(MAX_SUCCESSORS, MAX_PREVIOUS_STEPS)),
-        "counts": ArraySpec("int64", ("R", MAX_SUCCESSORS + 1), low=0, high=2**53),
-        "class_counts": ArraySpec(
-            "int32", ("R", MAX_PREVIOUS_STEPS + 1 + MAX_AGE_CLASSES + 1, MAX_SUCCESSORS + 1), low=0
-        ),
-        "log_scores": ArraySpec("float64", ("R", N_TESTS)),
+        "successors": ArraySpec("int32", ("R", 8), low=0),
+        "previous_steps": ArraySpec("int64", ("R", 8)),
+        "n_known": ArraySpec("int64", ("R", 2), low=0, high=8),
+        "counts": ArraySpec("int64", ("R", 8 + 1), low=0, high=2**53),
+        "class_counts": ArraySpec("int32", ("R", 8 + 1 + 16 + 1, 8 + 1), low=0),
+        "log_scores": ArraySpec("float64", ("R", 4)),
     }
 
     def __init__(self, n_actions: int) -> None:
         self._n_actions = n_actions
         self._row_of_pair = np.full(0, -1, np.int32)  # [2 X] row of each pair, for ordinary and for first steps
         self._stream_position = np.zeros(4, np.int64)  # previous move, age, hash of the history, rows in use
-        self._histories = np.zeros(N_HISTORY_SLOTS, np.int64)  # hashes
-        self._history_successors = np.zeros(N_HISTORY_SLOTS, np.int32)  # successor that followed each history
+        self._histories = np.zeros(4096, np.int64)  # hashes
+        self._history_successors = np.zeros(4096, np.int32)  # successor that followed each history
         self._tables = PairTables.empty(64)
 
     @property
@@ -137,10 +126,8 @@ class MarkovTests:
         ):
             raise ValueError("the tested pairs are not those that were met")
         self._row_of_pair, self._stream_position = np.array(rows), np.array(position)
-        self._histories, self._history_successors = (
-            np.array(arrays["histories"]),
-            np.array(arrays["history_successors"]),
-        )
+        self._histories = np.array(arrays["histories"])
+        self._history_successors = np.array(arrays["history_successors"])
         saved = PairTables(*(arrays[name] for name in PairTables._fields))
         self._tables = saved.with_room_for(max(64, 1 << (n_rows - 1).bit_length() if n_rows else 0))
 
@@ -199,11 +186,11 @@ class MarkovTests:
         )
         wealth = self.log_wealth()
         j = np.arange(1, len(wealth) + 1)
-        detected = wealth > np.log(N_TESTS * j * (j + 1.0) / FALSE_ALARM_PROBABILITY)[:, None]
+        detected = wealth > np.log(wealth.shape[1] * j * (j + 1.0) / FALSE_ALARM_PROBABILITY)[:, None]
         pair = self._tables.pair[: len(wealth)]
         lines = []
         for is_first_step in (0, 1):
-            for test in range(N_TESTS):
+            for test in range(wealth.shape[1]):
                 rows = np.flatnonzero(detected[:, test] & (pair[:, 1] == is_first_step))
                 if len(rows):
                     worst = rows[wealth[rows, test].argmax()]
@@ -221,7 +208,8 @@ def _test_transitions(  # type: ignore[no-untyped-def]
 ):  # fmt: skip
     """Test transitions from number ``done`` on; return the number of the first one without room in the tables."""
     previous, age, history, n_rows = stream_position[0], stream_position[1], stream_position[2], stream_position[3]
-    i = done
+    # Longer histories hardly ever repeat, so they would only overwrite short ones in the hash table.
+    max_history_length, i = 32, done
     while i < len(moves):
         move = moves[i]
         if move < 0:
@@ -238,12 +226,12 @@ def _test_transitions(  # type: ignore[no-untyped-def]
             n_rows += 1
         history = (history ^ (move + 1)) * 6364136223846793005  # a 64-bit hash: the product wraps around
         history = (history ^ (history >> 29)) & (2**61 - 1)
-        slot = history % N_HISTORY_SLOTS
+        slot = history % len(histories)
         if row >= 0:
-            repeats = age < MAX_HISTORY_LENGTH and histories[slot] == history
+            repeats = age < max_history_length and histories[slot] == history
             expected = history_successors[slot] if repeats else -1
             _update_scores(row, previous, age, expected, next_states[i], tables)
-        if age < MAX_HISTORY_LENGTH:
+        if age < max_history_length:
             histories[slot], history_successors[slot] = history, next_states[i]
         previous = move
         age += 1
@@ -258,21 +246,21 @@ def _update_scores(row, previous, age, expected, successor, tables):  # type: ig
     counts, n_known, log_scores = tables.counts[row], tables.n_known[row], tables.log_scores[row]
     n_samples = counts.sum() + n_known[0]  # the first sample of a successor is scored, but not counted
     z = _find_value(tables.successors[row], n_known[0], successor)
-    if z == n_known[0] and z < MAX_SUCCESSORS:  # a new successor: Q reserves 1/(i + 1) for it
+    if z == n_known[0] and z < len(tables.successors[row]):  # a new successor: Q reserves 1/(i + 1) for it
         tables.successors[row, z] = successor
         n_known[0] += 1
-        for test in range(N_TESTS):
+        for test in range(len(log_scores)):
             log_scores[test] -= math.log(n_samples + 2.0)
         return
     cause = _find_value(tables.previous_steps[row], n_known[1], previous)
-    if cause == n_known[1] and cause < MAX_PREVIOUS_STEPS:
+    if cause == n_known[1] and cause < len(tables.previous_steps[row]):
         tables.previous_steps[row, cause] = previous
         n_known[1] += 1
-    is_full = n_known[0] == MAX_SUCCESSORS  # then "all others" is one more successor, and none can be new
+    is_full = n_known[0] == len(tables.successors[row])  # then "all others" is one more successor, and none can be new
     k = n_known[0] + is_full
     log_factor = 0.0 if is_full else math.log((n_samples + 1.0) / (n_samples + 2.0))
-    age_class = MAX_PREVIOUS_STEPS + 1 + min(int(math.log2(age + 1.0)), MAX_AGE_CLASSES - 1)
     epoch = tables.class_counts.shape[1] - 1
+    age_class = min(len(tables.previous_steps[row]) + 1 + int(math.log2(age + 1.0)), epoch - 1)
     if n_samples >= 64 and n_samples & (n_samples - 1) == 0:  # a power of two: a new epoch
         tables.class_counts[row, epoch, :] = 0
     for test, c in enumerate((cause, age_class, epoch)):
@@ -282,8 +270,10 @@ def _update_scores(row, previous, age, expected, successor, tables):  # type: ig
     q = (counts[z] + 0.5) / (counts.sum() + 0.5 * k)
     if expected >= 0:
         repeats = _find_value(tables.successors[row], n_known[0], expected) == z
-        q = (1.0 - REPEAT_WEIGHT) * q + (REPEAT_WEIGHT if repeats else 0.0)
-    log_scores[N_TESTS - 1] += log_factor + math.log(q)
+        # Not certainty: one sample that differs would make the wealth zero for ever.
+        repeat_weight = 63 / 64
+        q = (1.0 - repeat_weight) * q + (repeat_weight if repeats else 0.0)
+    log_scores[-1] += log_factor + math.log(q)
     counts[z] += 1
 
 

@@ -27,7 +27,7 @@ MAX_PENDING_STEPS = 65_536  # steps after which counts are updated; bounds the m
 
 
 class SteppableEnv(Protocol):
-    """What a rollout steps: an :class:`~adagoal.envs.indexed_env.IndexedEnv`, or a known model."""
+    """What a rollout steps: an :class:`~adagoal.envs.gym_adapter.IndexedEnv`, or a known model."""
 
     n_actions: int
     start: int
@@ -39,15 +39,12 @@ class SteppableEnv(Protocol):
     @property
     def n_known_states(self) -> int:
         """Number of states that have a number."""
-        ...
 
     def reset_to_start(self) -> int:
         """Reset; return the next state."""
-        ...
 
     def step(self, state: int, action: int) -> tuple[int, bool]:
         """Take an action in a state; return the next state and whether it is terminal."""
-        ...
 
 
 class ActionMasks:

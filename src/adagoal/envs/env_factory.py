@@ -17,13 +17,11 @@ from adagoal.core.errors import OBJECT_ENV_PREFIX, InputError
 from adagoal.envs import model_sources, registry
 from adagoal.envs.env_backends import InProcessEnv
 from adagoal.envs.env_workers import EnvWorker
-from adagoal.envs.gym_adapter import GymAdapter
-from adagoal.envs.indexed_env import StartSeed
+from adagoal.envs.gym_adapter import GymAdapter, StartSeed
 from adagoal.envs.mixture_models import mixture_from_models, model_from_mixture
 from adagoal.envs.model import TabularMDP
 from adagoal.envs.parallel_env import ParallelEnv
 from adagoal.envs.simulator import ModelSimulator
-from adagoal.envs.toy_text_models import toy_text_model
 from adagoal.parallel.worker_process import WorkerFactory, WorkerProcess
 
 GymVectorEnv = VectorEnv[Any, Any, Any]
@@ -69,7 +67,7 @@ def make_env(
         raise InputError("is for a single worker", "step_timeout")
     worker_makers = [functools.partial(_make_env_worker, make, name, start_seed, max_states) for make in makers]
     parallel_env = ParallelEnv(worker_makers, name, make_worker)
-    model = toy_text_model(first, name, start_seed)
+    model = model_sources.toy_text_model(first, name, start_seed)
     if model is not None:
         parallel_env.labels, parallel_env.layout = model.labels, model.layout
     for line in registry.find_gym_spec(name)[1] if isinstance(env, str) else []:

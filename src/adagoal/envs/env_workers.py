@@ -23,30 +23,15 @@ import numpy as np
 from adagoal.core import random_streams
 from adagoal.core.errors import EnvironmentFailure, InputError
 from adagoal.core.random_streams import StreamPurpose, random_stream, stream_seed_sequence
-from adagoal.core.types import Longs, ObservedStates
+from adagoal.core.types import Longs
 from adagoal.core.user_code import USER_CODE_SECTION
 from adagoal.envs import episode_loop
+from adagoal.envs.base_env import EnvProperties, LabelledStates
 from adagoal.envs.counting_env import ActionMasks
 from adagoal.envs.env_backends import START_TIMEOUT_SECONDS, ActionMask, InProcessEnv
-from adagoal.envs.indexed_env import IndexedEnv, StartSeed
-from adagoal.envs.observation_keys import StateKey
+from adagoal.envs.gym_adapter import IndexedEnv, StartSeed
 from adagoal.parallel.exceptions import WorkerFailure
-from adagoal.parallel.worker_process import WorkerFactory
-
-LabelledStates = list[tuple[StateKey, str]]  # keys and labels, in the order of the state numbers
-
-
-class EnvProperties(NamedTuple):
-    """What all workers must agree on."""
-
-    n_actions: int
-    start: int
-    state_bound: int
-    initial_states: int
-    has_virtual_start: bool  # the start is a state of its own, before the random first observation
-    first_states: LabelledStates | None  # states known at first, without the virtual start; None if all are declared
-    observed_states: ObservedStates  # how observations identify states; with the digests of the first states
-    reseeded: tuple[str, ...]  # random generators that every reset seeds alike
+from adagoal.parallel.worker_process import Worker, WorkerFactory
 
 
 class WorkerPlan(NamedTuple):
@@ -93,19 +78,7 @@ class EnvWorker:
 
     def get_properties(self) -> EnvProperties:
         """Return what the pool compares between workers."""
-        env, first_states = self._env, None
-        if self._backend.spaces.declared_states is None:
-            first_states = list(zip(env.state_numbers, env.labels[env.has_virtual_start :], strict=True))
-        return EnvProperties(
-            env.n_actions,
-            env.start,
-            env.state_bound,
-            env.initial_states,
-            env.has_virtual_start,
-            first_states,
-            env.observed_states(),
-            env.reseeded,
-        )
+        return self._env.get_properties()
 
     def reset_with_seed(self, seed: int) -> int:
         """Seed all randomness and go to the start; return the state after the reset."""
@@ -128,7 +101,7 @@ class EnvWorker:
             self._action_masks.add_state_mask(self._env.start, self._env.action_mask)
         state, column, clock = self._position  # columns of the whole plan become columns of this part, and back
         position = [state, plan.columns.index(column) if column in plan.columns else -1, clock]
-        log = np.zeros((min(max_episodes, episode_loop.MAX_EPISODES_PER_CALL), 2), np.int64)
+        log = episode_loop.make_episode_log(max_episodes)
         _, n_episodes = episode_loop.play_episodes(
             self, episode_loop.to_python_plan(plan.episode_plan), position, self._rng, max_steps, log
         )
@@ -241,25 +214,27 @@ class WorkerPool:
 
     def __init__(self, makers: Sequence[Callable[[], EnvWorker]], name: str, make_worker: WorkerFactory) -> None:
         self._workers = [make_worker(make, f"the process of the environment {name}") for make in makers]
-        self.properties = self._start_workers(name)
+        self.properties, *others = self._start_workers(self._workers)
+        if not all(_properties_agree(self.properties, other) for other in others):
+            self.close()
+            raise InputError(f"the copies of {name} differ: they start in different states", "workers")
         self.state_unknown = [False] * len(makers)
         self.seed: int | None = None  # of the run; None before the first rollout
         self.restart_counts = [0] * len(makers)
         self.n_synced = [len(self.properties.first_states or ())] * len(makers)  # states whose numbers a worker has
 
-    def _start_workers(self, name: str) -> EnvProperties:
+    def _start_workers(self, workers: Sequence[Worker]) -> list[EnvProperties]:
         try:
-            for worker in self._workers:  # all of them before the first answer, since imports take seconds
+            # Start all before waiting for the first answer: imports take seconds.
+            for worker in workers:
                 worker.start()
                 worker.send("get_properties")
-            first, *others = [worker.receive(START_TIMEOUT_SECONDS) for worker in self._workers]
-            if not all(_properties_agree(first, other) for other in others):
-                raise InputError(f"the copies of {name} differ: they start in different states", "workers")
+            return [worker.receive(START_TIMEOUT_SECONDS) for worker in workers]
         except BaseException:
-            self._stop_workers()
+            # Stopped workers start again with the next call; a late answer would be taken for that of the next call.
+            for worker in workers:
+                worker.stop()
             raise
-        properties: EnvProperties = first
-        return properties
 
     def __len__(self) -> int:
         return len(self._workers)
@@ -284,12 +259,9 @@ class WorkerPool:
 
     def close(self) -> None:
         """End all workers."""
-        self._stop_workers()
-        self.state_unknown = [True] * len(self)
-
-    def _stop_workers(self) -> None:
         for worker in self._workers:
             worker.stop()
+        self.state_unknown = [True] * len(self)
 
     def take_new_states(self, i: int, states: LabelledStates) -> LabelledStates:
         """Return the states whose numbers worker i does not have yet, and note that it gets them now."""
@@ -299,17 +271,10 @@ class WorkerPool:
     def restart_lost_workers(self, on_failure: FailureHandler) -> dict[int, int]:
         """Reset the workers whose state is unknown, in new processes if theirs are gone; return the states after it."""
         lost = [i for i, unknown in enumerate(self.state_unknown) if unknown]
-        for i in lost:
-            worker = self._workers[i]
-            if not worker.is_alive:
-                try:
-                    worker.start()
-                    worker.send("get_properties")
-                    worker.receive(START_TIMEOUT_SECONDS)
-                except BaseException:
-                    worker.stop()  # so the next call starts it again
-                    raise
-                self.n_synced[i] = len(self.properties.first_states or ())
+        gone = [i for i in lost if not self._workers[i].is_alive]
+        self._start_workers([self._workers[i] for i in gone])
+        for i in gone:
+            self.n_synced[i] = len(self.properties.first_states or ())
         states = self.call_workers({i: ("reset_with_seed", self.next_worker_seed(i)) for i in lost}, on_failure)
         for i in states:
             self.state_unknown[i] = False
@@ -320,10 +285,6 @@ class WorkerPool:
         self.restart_counts[i] += 1
         source = stream_seed_sequence(self.seed or 0, StreamPurpose.COPY_LIFE, i, self.restart_counts[i])
         return int(source.generate_state(1, np.uint64)[0] >> 1)
-
-    def healthy_workers(self) -> list[int]:
-        """Return the workers whose state is known."""
-        return [i for i, unknown in enumerate(self.state_unknown) if not unknown]
 
 
 def _properties_agree(one: EnvProperties, other: EnvProperties) -> bool:

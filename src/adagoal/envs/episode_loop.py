@@ -28,7 +28,7 @@ from numba.extending import overload, register_jitable
 from adagoal.core.environment import OTHER_GOALS, ExplorationPlan, RolloutOutcome
 from adagoal.core.local_backup import LocalLowerBounds, backup_state
 from adagoal.core.transition_data import COUNTING_LOOP_OPTIONS, TransitionCounts, count_transition
-from adagoal.core.types import Actions, Bools, Floats, Ints, Longs
+from adagoal.core.types import Bools, Floats, Ints, Longs
 from adagoal.envs.model import TabularMDP
 
 MAX_EPISODES_PER_CALL = 4096  # rows of the episode log, which is allocated for every rollout
@@ -36,14 +36,6 @@ MAX_EPISODES_PER_CALL = 4096  # rows of the episode log, which is allocated for 
 # Plain integers, not an enum: the loop in Python reads them at every step, a million times a second.
 STEP_FAILED = -1  # in place of the next state
 NO_EVENT, REPLAN_DUE, NEW_STATE = 0, 1, 2
-
-POSITION_SCHEMA: dict[str, Any] = {
-    "type": "array",
-    "minItems": 3,
-    "maxItems": 3,
-    "items": {"type": "integer", "minimum": -1, "maximum": 2**62},
-}
-"""Position of an agent in a checkpoint: state, goal column (-1: none), steps of the episode."""
 
 
 class EpisodePlan(NamedTuple):
@@ -67,19 +59,15 @@ class EpisodeEnv(Protocol):
 
     def must_reset(self, state: int) -> bool:
         """Return whether the reset is the only action."""
-        ...
 
     def reset_from(self, state: int) -> int:
         """Reset in ``state``; return the next state, or STEP_FAILED."""
-        ...
 
     def take_action(self, state: int, action: int, rng: np.random.Generator) -> tuple[int, int]:
         """Take an action; return the next state, or STEP_FAILED, and an event. An absent action is the reset."""
-        ...
 
     def backup_and_choose(self, local: LocalLowerBounds, state: int, column: int) -> int:
         """Raise the bound of a column at a state, with the counts so far; return the greedy action."""
-        ...
 
 
 def make_episode_plan(plan: ExplorationPlan, weights: Floats, n_actions: int, start: int) -> EpisodePlan:
@@ -103,21 +91,6 @@ def make_episode_plan(plan: ExplorationPlan, weights: Floats, n_actions: int, st
         stop_at_new_state,
         n_actions,
         start,
-    )
-
-
-def restrict_to_columns(
-    plan: ExplorationPlan,
-    weights: Floats,
-    columns: Longs,
-    policy: Actions | LocalLowerBounds,
-    n_actions: int,
-    start: int,
-) -> EpisodePlan:
-    """Return the plan for some of its columns, whose policy is ``policy``."""
-    episode_plan = make_episode_plan(plan, weights, n_actions, start)
-    return episode_plan._replace(
-        policy=policy, goal_state=plan.goal_state[columns], cumulative_weights=np.cumsum(weights[columns])
     )
 
 

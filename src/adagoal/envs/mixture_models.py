@@ -18,8 +18,7 @@ from adagoal.core.errors import InputError
 from adagoal.core.linear_mixture import ROW_SUM_TOLERANCE, LinearMixture, mixture_from_kernels
 from adagoal.core.types import Floats, GridLayout, Longs
 from adagoal.envs.model import TabularMDP
-
-MAX_CELLS = 1_000_000
+from adagoal.envs.toy_models import MAX_GRID_CELLS
 
 
 def windy_mixture(
@@ -121,7 +120,7 @@ def tree_mixture(
     chosen one. Door a of room s leads to room ``doors`` s + 1 + a, or nowhere if that room does not exist. The start is
     the root, room 0.
     """
-    check_integer("rooms", rooms, 2, MAX_CELLS)
+    check_integer("rooms", rooms, 2, MAX_GRID_CELLS)
     check_integer("doors", doors, 2, 100)
     check_integer("d", d, 1, doors)
     check_total_size("rooms, doors, d", rooms, doors, d)
@@ -149,8 +148,10 @@ def _parse_grid_shape(shape: str) -> tuple[Longs, Longs]:
         sides = [int(side) for side in shape.split("x")]
     except (ValueError, AttributeError):
         raise InputError(f"shape: must look like 8x8 or 10x10x10, got {shape!r}") from None
-    if len(sides) < 2 or min(sides) < 2 or math.prod(sides) > MAX_CELLS:
-        raise InputError(f"shape: needs 2 or more sides of 2 or more cells, at most {MAX_CELLS} cells, got {shape!r}")
+    if len(sides) < 2 or min(sides) < 2 or math.prod(sides) > MAX_GRID_CELLS:
+        raise InputError(
+            f"shape: needs 2 or more sides of 2 or more cells, at most {MAX_GRID_CELLS} cells, got {shape!r}"
+        )
     cells = np.stack(np.meshgrid(*(np.arange(side) for side in sides), indexing="ij"), axis=-1).reshape(-1, len(sides))
     unit = np.eye(len(sides), dtype=np.int64)
     moves = np.stack([-unit[0], unit[1], unit[0], -unit[1], *(sign * e for e in unit[2:] for sign in (1, -1))])

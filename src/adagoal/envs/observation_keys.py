@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 from gymnasium import spaces
+from numpy.typing import NDArray
 
 from adagoal.core.errors import InputError
 from adagoal.core.types import DIGEST_BYTES
@@ -76,6 +77,14 @@ def make_key_reader(space: Mapping[str, Any]) -> Callable[[Any], StateKey]:
 def hash_state_key(key: StateKey) -> bytes:
     """Return a digest of a key, of fixed length."""
     return hashlib.blake2b(json.dumps(key_to_json(key)).encode(), digest_size=DIGEST_BYTES).digest()
+
+
+def digest_states(state_numbers: Mapping[StateKey, int], n_states: int) -> NDArray[np.uint8]:
+    """[n_states, DIGEST_BYTES] digests of the keys of all states; zero for a virtual start, which has no key."""
+    digests = np.zeros((n_states, DIGEST_BYTES), np.uint8)
+    for key, state in state_numbers.items():
+        digests[state] = np.frombuffer(hash_state_key(key), np.uint8)
+    return digests
 
 
 def _integer_key(observation: Any) -> int:

@@ -26,12 +26,12 @@ from adagoal.core.file_formats import COUNT_SCHEMA, ArraySpec, check_arrays, che
 from adagoal.core.goal_space import GoalSpace
 from adagoal.core.local_backup import LocalLowerBounds, greedy_action_table
 from adagoal.core.transition_data import TransitionCounts
-from adagoal.core.types import DIGEST_BYTES, Bools, Floats, Longs, ObservedStates
+from adagoal.core.types import Bools, Floats, Longs, ObservedStates
 from adagoal.envs import episode_loop, observation_keys
-from adagoal.envs.base_env import Diagnostics, MonitoredEnv
+from adagoal.envs.base_env import BaseEnv, Diagnostics, LabelledStates, MonitoredEnv
 from adagoal.envs.counting_env import ActionMasks
-from adagoal.envs.env_workers import EnvWorker, LabelledStates, RolloutRecord, WorkerPlan, WorkerPool
-from adagoal.envs.gym_adapter import MAX_CONSECUTIVE_KILLS, MAX_REPLAY_STEPS
+from adagoal.envs.env_workers import EnvWorker, RolloutRecord, WorkerPlan, WorkerPool
+from adagoal.envs.gym_adapter import MAX_REPLAY_STEPS, check_saved_episode
 from adagoal.parallel.exceptions import WorkerFailure, WorkerKilled
 from adagoal.parallel.worker_process import WorkerFactory, WorkerProcess
 
@@ -39,43 +39,34 @@ from adagoal.parallel.worker_process import WorkerFactory, WorkerProcess
 # than the data. The limits keep early rounds from being mostly messages, and late ones from taking long.
 MIN_WORKER_ROUND_STEPS, MAX_WORKER_ROUND_STEPS, ROUND_SHARE_DIVISOR = 32, 4096, 128
 
-WORKER_SCHEMA = object_schema(
-    place=episode_loop.POSITION_SCHEMA,
-    rng={"type": "object"},
-    generator={"type": "object"},
-    actions={"type": ["array", "null"], "maxItems": MAX_REPLAY_STEPS, "items": COUNT_SCHEMA},
-)
-FACTS_SCHEMA = object_schema(
-    seed={"type": ["integer", "null"], "minimum": 0, "maximum": 2**63},
-    restart_counts={"type": "array", "items": COUNT_SCHEMA},
-    workers={"type": "array", "items": WORKER_SCHEMA | {"type": ["object", "null"]}},  # null: state unknown
-    diagnostics=Diagnostics.FACTS_SCHEMA,
-    ever_truncated={"type": "boolean"},
-    used_gym_rng={"type": "boolean"},
-    states={"type": "array"},
-    labels={"type": "array", "items": {"type": "string"}},
-)
-"""What a checkpoint holds."""
-
 
 class ParallelEnv(MonitoredEnv):
     """A :class:`~adagoal.core.environment.TabularEnv` of several copies of a Gymnasium environment."""
+
+    WORKER_SCHEMA = object_schema(
+        place=BaseEnv.POSITION_SCHEMA,
+        rng={"type": "object"},
+        generator={"type": "object"},
+        actions={"type": ["array", "null"], "maxItems": MAX_REPLAY_STEPS, "items": COUNT_SCHEMA},
+    )
+    FACTS_SCHEMA = object_schema(
+        seed={"type": ["integer", "null"], "minimum": 0, "maximum": 2**63},
+        restart_counts={"type": "array", "items": COUNT_SCHEMA},
+        workers={"type": "array", "items": WORKER_SCHEMA | {"type": ["object", "null"]}},  # null: state unknown
+        diagnostics=Diagnostics.FACTS_SCHEMA,
+        ever_truncated={"type": "boolean"},
+        used_gym_rng={"type": "boolean"},
+        states={"type": "array"},
+        labels=Diagnostics.LINES_SCHEMA,
+    )
 
     def __init__(
         self, makers: Sequence[Callable[[], EnvWorker]], name: str, make_worker: WorkerFactory = WorkerProcess
     ) -> None:
         self._workers = WorkerPool(makers, name, make_worker)
-        self._properties = properties = self._workers.properties
-        super().__init__(
-            name,
-            properties.n_actions,
-            properties.start,
-            properties.state_bound,
-            properties.initial_states,
-            properties.has_virtual_start,
-            properties.reseeded,
-        )
-        self._known_states: LabelledStates = list(properties.first_states or [])  # without a virtual start
+        self._properties = self._workers.properties
+        super().__init__(name, self._properties)
+        self._known_states: LabelledStates = list(self._properties.first_states or [])  # without a virtual start
         self._state_numbers = {key: s + self.start_is_certain for s, (key, _) in enumerate(self._known_states)}
         self._steps_since_reset = [0] * len(makers)
         self._stream_positions = np.zeros((len(makers), 3), np.int64)  # of each worker's transitions, in the tests
@@ -138,8 +129,11 @@ class ParallelEnv(MonitoredEnv):
             policy = greedy_action_table(columns, np.flatnonzero(counts.seen), plan.policy, *arrays)
         else:
             policy = np.ascontiguousarray(plan.policy[:, :, columns])
+        episode_plan = episode_loop.make_episode_plan(plan, weights, self.n_actions, self.start)
         return WorkerPlan(
-            episode_loop.restrict_to_columns(plan, weights, columns, policy, self.n_actions, self.start),
+            episode_plan._replace(
+                policy=policy, goal_state=plan.goal_state[columns], cumulative_weights=np.cumsum(weights[columns])
+            ),
             columns.tolist(),
             np.flatnonzero(counts.seen).tolist(),
             np.flatnonzero(counts.terminal).tolist(),
@@ -164,7 +158,7 @@ class ParallelEnv(MonitoredEnv):
     def _handle_failure(self, i: int, error: BaseException) -> None:
         # A kill from outside is assumed not to depend on what the round met, so its loss does not bias the data.
         # A failure may depend on the transition that is lost with it, so it voids the run if the run goes on.
-        if isinstance(error, WorkerKilled) and self._consecutive_kills < MAX_CONSECUTIVE_KILLS:
+        if isinstance(error, WorkerKilled) and self._consecutive_kills < self.MAX_CONSECUTIVE_KILLS:
             self.add_warning(f"{error.reason}; a round of worker {i} was discarded, and it continued from a reset")
             return
         self._diagnostics.lost_transitions += not isinstance(error, WorkerKilled)
@@ -288,9 +282,7 @@ class ParallelEnv(MonitoredEnv):
         """How observations identify states."""
         if self._properties.first_states is None:
             return self._properties.observed_states
-        digests = np.zeros((len(self.labels), DIGEST_BYTES), np.uint8)
-        for key, state in self._state_numbers.items():
-            digests[state] = np.frombuffer(observation_keys.hash_state_key(key), np.uint8)
+        digests = observation_keys.digest_states(self._state_numbers, len(self.labels))
         return self._properties.observed_states._replace(digests=digests)
 
     @property
@@ -311,10 +303,9 @@ class ParallelEnv(MonitoredEnv):
 
     def state(self) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
         """Return the positions of all workers, their actions since the last reset, and what the checks know so far."""
-        pool = self._workers
-        calls: dict[int, tuple[Any, ...]] = {}
-        if pool.seed is not None:
-            for i in pool.healthy_workers():
+        pool, calls = self._workers, dict[int, tuple[Any, ...]]()
+        for i, unknown in enumerate(pool.state_unknown):
+            if pool.seed is not None and not unknown:
                 calls[i] = "save_position", pool.take_new_states(i, self._known_states)
         saved = pool.call_workers(calls, self._handle_failure)
         facts = {
@@ -331,13 +322,14 @@ class ParallelEnv(MonitoredEnv):
 
     def restore(self, arrays: dict[str, NDArray[Any]], facts: dict[str, Any]) -> None:
         """Restore what :meth:`state` returned; a worker that cannot be restored gets a new seed."""
-        check_json_value(FACTS_SCHEMA, facts)
+        check_json_value(self.FACTS_SCHEMA, facts)
         pool, saved = self._workers, facts["workers"]
         if not len(facts["restart_counts"]) == len(saved) == len(pool):
             raise ValueError(f"it has another number of workers than {len(pool)}")
         check_arrays({"stream_positions": ArraySpec("int64", (len(pool), 3))}, arrays)
-        for position in saved:
-            self._check_saved_position(position)
+        for position in filter(None, saved):
+            random_streams.check_rng_state(position["rng"])
+            check_saved_episode(position, self.n_actions)
         self._diagnostics.restore(facts["diagnostics"])
         self._markov_tests.restore({name: array for name, array in arrays.items() if name != "stream_positions"})
         self._restore_state_numbers(facts)
@@ -356,14 +348,6 @@ class ParallelEnv(MonitoredEnv):
         pool.state_unknown = [not is_restored.get(i, False) for i in range(len(pool))]
         if any(pool.state_unknown):
             self.add_warning("a worker could not be restored to its saved state; it continued from a reset")
-
-    def _check_saved_position(self, position: dict[str, Any] | None) -> None:
-        if position is not None:
-            random_streams.check_rng_state(position["rng"])
-            if position["generator"]:
-                random_streams.check_rng_state(position["generator"])
-            if any(action >= self.n_actions for action in position["actions"] or ()):
-                raise ValueError("there is no such action")
 
     def _restore_state_numbers(self, facts: dict[str, Any]) -> None:
         if self._properties.first_states is None:

@@ -23,8 +23,6 @@ from adagoal.envs.counting_env import CountingEnv
 from adagoal.envs.env_backends import ActionMask
 from adagoal.envs.model import TabularMDP
 
-FACTS_SCHEMA = object_schema(place=episode_loop.POSITION_SCHEMA, diagnostics=Diagnostics.FACTS_SCHEMA)
-
 
 class ModelSimulator(BaseEnv):
     """A :class:`~adagoal.core.environment.TabularEnv` that samples from a known model.
@@ -33,6 +31,8 @@ class ModelSimulator(BaseEnv):
     ``observations``: the model is that of a Gymnasium environment; the numbers of its first ``observations`` states are
     its observations.
     """
+
+    FACTS_SCHEMA = object_schema(place=BaseEnv.POSITION_SCHEMA, diagnostics=Diagnostics.FACTS_SCHEMA)
 
     def __init__(self, mdp: TabularMDP, own: bool = False, observations: int | None = None) -> None:
         if mdp.terminal[mdp.start]:
@@ -125,7 +125,7 @@ class ModelSimulator(BaseEnv):
 
     def restore(self, arrays: dict[str, NDArray[Any]], facts: dict[str, Any]) -> None:
         """Restore the position and the diagnostics."""
-        check_json_value(FACTS_SCHEMA, facts)
+        check_json_value(self.FACTS_SCHEMA, facts)
         self._diagnostics.restore(facts["diagnostics"])
         self._position[:] = facts["place"]
 

@@ -31,7 +31,6 @@ from adagoal.core.types import Bools, Floats, Longs
 from adagoal.envs.model import TabularMDP, model_from_matrix
 
 STORM_SUFFIXES = (".prism", ".nm", ".pm", ".jani", ".drn", ".umb")  # the first three are PRISM programs
-STEP_REWARD_NAME = "steps"  # of the reward model that counts steps, in written files
 
 
 def load_storm_model(path: Path, constants: Mapping[str, Any]) -> TabularMDP:
@@ -184,7 +183,8 @@ def _silence_storm(storm: Any, path: Path) -> Iterator[None]:
 class ExplicitModel:
     """An MDP for other tools: S states and R choices, in the order of their states.
 
-    A probability is an interval [low, high]. If low = high for all transitions, the file contains plain numbers.
+    A probability is an interval [low, high]. If low = high for all transitions, the file contains plain numbers. The
+    reward model "steps" has the costs of the choices.
     """
 
     comment: str  # written into the file
@@ -221,7 +221,7 @@ def write_explicit_model(model: ExplicitModel, path: Path) -> None:
 def _format_drn_lines(model: ExplicitModel) -> Iterator[str]:
     yield from (f"// {line}" for line in model.comment.splitlines())
     yield from ("@type: MDP", f"@value_type: {'double' if model.is_exact else 'double-interval'}", "@parameters", "")
-    yield from ("@reward_models", STEP_REWARD_NAME, "@nr_states", str(len(model.first_choice) - 1))
+    yield from ("@reward_models", "steps", "@nr_states", str(len(model.first_choice) - 1))
     yield from ("@nr_choices", str(len(model.choice_actions)), "@model")
     for state in range(len(model.first_choice) - 1):
         yield " ".join([f"state {state} [0]", *map(_to_identifier, model.labels_of_state(state))])
@@ -260,7 +260,7 @@ def _write_umb_file(model: ExplicitModel, path: Path) -> None:
             umb_choice.add_branch(int(model.successors[k]), low if model.is_exact else Interval(low, high))
     for name, members in model.label_sets.items():
         system.add_ap_annotation(name=name).set_state_values(members.tolist())
-    system.add_reward_annotation(name=STEP_REWARD_NAME).set_choice_values(model.choice_costs.tolist())
+    system.add_reward_annotation(name="steps").set_choice_values(model.choice_costs.tolist())
     system.model_info = umb.ModelInfo(description=model.comment)
     with file_io.report_write_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
