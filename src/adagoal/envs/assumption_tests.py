@@ -117,6 +117,7 @@ class MarkovTests:
         n_rows = check_arrays(self.ARRAY_SCHEMA, arrays)["R"]
         rows, position, tested = arrays["row_of_pair"], arrays["stream_position"], arrays["pair"] @ np.array([2, 1])
         if not (
+            # The kernels index these tables without bounds checks, so a forged file could write anywhere in memory.
             position[3] == n_rows <= MAX_TESTED_PAIRS
             and position[1] >= 0
             and (arrays["pair"][:, 1] <= 1).all()
@@ -128,6 +129,7 @@ class MarkovTests:
         self._row_of_pair, self._stream_position = np.array(rows), np.array(position)
         self._histories = np.array(arrays["histories"])
         self._history_successors = np.array(arrays["history_successors"])
+        # A power of two, as doubling makes it, so a resumed run grows its tables at the same transitions.
         saved = PairTables(*(arrays[name] for name in PairTables._fields))
         self._tables = saved.with_room_for(max(64, 1 << (n_rows - 1).bit_length() if n_rows else 0))
 
@@ -141,10 +143,13 @@ class MarkovTests:
             self._stream_position[:3] = stream_position
         if not len(moves):
             return self._stream_position[:3].copy()
+        # The kernel indexes the rows by 2 * pair + first step. Twice the need, so new states rarely copy the
+        # array.
         pairs = (int(max(moves.max(), (-1 - moves).max() * self._n_actions)) + self._n_actions) * 2
         if pairs > len(self._row_of_pair):
             self._row_of_pair = np.pad(self._row_of_pair, (0, 2 * pairs - len(self._row_of_pair)), constant_values=-1)
         memory = self._row_of_pair, self._stream_position, self._histories, self._history_successors
+        # Compiled code cannot replace an array of the caller, so it stops where the tables are full.
         done = _test_transitions(moves, next_states, 0, *memory, self._tables)
         while done < len(moves):
             self._tables = self._tables.with_room_for(2 * len(self._tables.pair))
@@ -162,6 +167,7 @@ class MarkovTests:
         total = counts.sum(axis=1, keepdims=True)
         # Skip successors without counts: 0 * log(0) would be NaN.
         terms = np.where(counts > 0, counts * np.log(np.maximum(counts, 1) / np.maximum(total, 1)), 0.0)
+        # The maximum likelihood estimate is at least as likely as the true p, so it can only lower the wealth.
         evidence: Floats = self._tables.log_scores[: self._n_rows] - terms.sum(axis=1)[:, None]
         return evidence
 
@@ -185,6 +191,7 @@ class MarkovTests:
             ),
         )
         wealth = self.log_wealth()
+        # The shares 1/(j (j + 1)) sum to one however many pairs the run meets, which is unknown at its start.
         j = np.arange(1, len(wealth) + 1)
         detected = wealth > np.log(wealth.shape[1] * j * (j + 1.0) / FALSE_ALARM_PROBABILITY)[:, None]
         pair = self._tables.pair[: len(wealth)]
@@ -213,18 +220,22 @@ def _test_transitions(  # type: ignore[no-untyped-def]
     while i < len(moves):
         move = moves[i]
         if move < 0:
+            # The move that was a reset stays as the previous step: the first action may depend on where it was taken.
             previous, age, history = move, 0, 0
             i += 1
             continue
+        # First steps have their own row: there the previous step says whether the reset forgets.
         key = 2 * move + (age == 0)
         row = row_of_pair[key]
         if row == -1 and n_rows < MAX_TESTED_PAIRS:
+            # Before anything of this transition is stored, so the caller can grow the tables and repeat it.
             if n_rows == len(tables.pair):
                 break
             row = row_of_pair[key] = n_rows
             tables.pair[row, 0], tables.pair[row, 1] = move, age == 0
             n_rows += 1
-        history = (history ^ (move + 1)) * 6364136223846793005  # a 64-bit hash: the product wraps around
+        # A 64-bit hash whose product wraps around; the mask keeps it positive, as the schema of checkpoints demands.
+        history = (history ^ (move + 1)) * 6364136223846793005
         history = (history ^ (history >> 29)) & (2**61 - 1)
         slot = history % len(histories)
         if row >= 0:
@@ -244,9 +255,12 @@ def _test_transitions(  # type: ignore[no-untyped-def]
 def _update_scores(row, previous, age, expected, successor, tables):  # type: ignore[no-untyped-def]
     """Score one sample in all tests, then count it. ``expected`` followed the same history, or is -1."""
     counts, n_known, log_scores = tables.counts[row], tables.n_known[row], tables.log_scores[row]
-    n_samples = counts.sum() + n_known[0]  # the first sample of a successor is scored, but not counted
+    # The first sample of a successor is scored but not counted.
+    n_samples = counts.sum() + n_known[0]
     z = _find_value(tables.successors[row], n_known[0], successor)
-    if z == n_known[0] and z < len(tables.successors[row]):  # a new successor: Q reserves 1/(i + 1) for it
+    # A new successor lowers the wealth of all tests: they predict it with 1/(i + 1), and p is replaced by 1. No class
+    # can predict it better than another one, so it is not counted.
+    if z == n_known[0] and z < len(tables.successors[row]):
         tables.successors[row, z] = successor
         n_known[0] += 1
         for test in range(len(log_scores)):
@@ -256,17 +270,21 @@ def _update_scores(row, previous, age, expected, successor, tables):  # type: ig
     if cause == n_known[1] and cause < len(tables.previous_steps[row]):
         tables.previous_steps[row, cause] = previous
         n_known[1] += 1
-    is_full = n_known[0] == len(tables.successors[row])  # then "all others" is one more successor, and none can be new
+    # When the table is full, "all others" is one more successor, and none can be new: nothing is reserved any more.
+    is_full = n_known[0] == len(tables.successors[row])
     k = n_known[0] + is_full
     log_factor = 0.0 if is_full else math.log((n_samples + 1.0) / (n_samples + 2.0))
     epoch = tables.class_counts.shape[1] - 1
     age_class = min(len(tables.previous_steps[row]) + 1 + int(math.log2(age + 1.0)), epoch - 1)
-    if n_samples >= 64 and n_samples & (n_samples - 1) == 0:  # a power of two: a new epoch
+    # At a power of two a new epoch starts, which predicts from its own samples only. So a change of p shows as a
+    # better prediction. The first 64 samples are one epoch.
+    if n_samples >= 64 and n_samples & (n_samples - 1) == 0:
         tables.class_counts[row, epoch, :] = 0
     for test, c in enumerate((cause, age_class, epoch)):
         in_class = tables.class_counts[row, c]
         log_scores[test] += log_factor + math.log((in_class[z] + 0.5) / (in_class.sum() + 0.5 * k))
         in_class[z] += 1
+    # Before the sample is counted: a test martingale may predict from the past only.
     q = (counts[z] + 0.5) / (counts.sum() + 0.5 * k)
     if expected >= 0:
         repeats = _find_value(tables.successors[row], n_known[0], expected) == z

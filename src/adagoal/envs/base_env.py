@@ -33,7 +33,8 @@ class Diagnostics:
             self.warnings.append(line)
 
     def add_void_reason(self, line: str) -> None:
-        """Add a reason, once. Lines that agree up to the first comma count as the same: the rest is an example."""
+        """Add a reason, once."""
+        # Lines that agree up to the first comma are the same reason: the rest names the first state that showed it.
         if not any(line.split(",")[0] == known.split(",")[0] for known in self.void_reasons):
             self.void_reasons.append(line)
 
@@ -45,6 +46,7 @@ class Diagnostics:
         """Add a void reason: a state was terminal at one visit only."""
         self.add_void_reason(
             f"a state ended the episode at one visit and not at another, first state {state}; "
+            # Twice as many: every observation may be a terminal state and another one.
             f"max_states={2 * state_bound} (--max-states {2 * state_bound}) makes the two visits different states"
         )
 
@@ -53,7 +55,8 @@ class Diagnostics:
         self.add_void_reason(f"a state had other actions at one visit than at another, first state {state}")
 
     def report_lost_transitions(self) -> None:
-        """Add a void reason if transitions were lost: the run continues without them, so the data are biased."""
+        """Add a void reason if transitions were lost."""
+        # Called when the run continues. Whether a step fails may depend on its outcome, so the data are biased.
         if self.lost_transitions:
             self.add_void_reason(
                 f"the environment failed and the run continued, so the data lack {self._lost_text} and the estimates "
@@ -76,7 +79,8 @@ class Diagnostics:
         return asdict(self)
 
     def restore(self, facts: dict[str, Any]) -> None:
-        """Add the lines of a snapshot to those of this object, which were added while the environment was made."""
+        """Restore a snapshot."""
+        # Its lines are added to those of this object, which were added while the environment was made again.
         check_json_value(self.FACTS_SCHEMA, facts)
         for line in facts["warnings"]:
             self.add_warning(line)
@@ -98,6 +102,7 @@ class BaseEnv:
     ) -> None:
         self.name, self.n_actions, self.start = name, n_actions, start
         self.state_bound, self.initial_states = state_bound, initial_states
+        # The union over pairs is fixed before the first step, so it is over the pairs that could exist.
         self.pair_bound = state_bound * n_actions
         self.start_is_certain, self.uses_action_masks = start_is_certain, True
         self.layout: GridLayout | None = None
@@ -155,6 +160,7 @@ class MonitoredEnv(BaseEnv, ABC):
     @property
     def labels(self) -> tuple[str, ...]:
         """Names of the states: those that were assigned, or the observations so far."""
+        # Toy-text environments have better labels than their observations, which are plain numbers.
         return self._given_labels or self._observed_labels()
 
     @labels.setter

@@ -63,6 +63,7 @@ class InProcessEnv:
             raise InputError(f"{name} has actions of type {kind}; they must be Discrete, or try adagoal train", "env")
         if actions.n > MAX_ACTIONS:
             raise InputError(f"{name} has {actions.n} actions; at most {MAX_ACTIONS} are possible", "env")
+        # Continuous observations hardly ever repeat, so every visit would be a new state.
         if has_float_observations(space) and max_states is None:
             raise InputError(
                 f"{name} has continuous observations; if they take few values, say how many with max_states, "
@@ -78,7 +79,8 @@ class InProcessEnv:
         if self._is_minigrid:
             key_format = {"kind": "minigrid"}
             self._key_reader: Callable[[Any], StateKey] = lambda _: minigrid_state_key(self._unwrapped_env)
-            if can_disable_view(self.env):  # states are read from the grid, and drawing the view takes longer
+            # States are read from the grid, and drawing the view takes longer than the rest of a step.
+            if can_disable_view(self.env):
                 self._call_context = MiniGridViewDisabled(self._unwrapped_env)
         else:
             key_format = describe_space(space)
@@ -86,7 +88,9 @@ class InProcessEnv:
             if isinstance(space, spaces.Discrete):
                 self._values = range(int(space.start), int(space.start + space.n))
         declared = self._values is not None and len(self._values) <= DEFAULT_MAX_STATES
-        if declared and max_states is not None and max_states > space.n:  # the user says: more states than observations
+        # The user says that there are more states than observations: a terminal state is then one of its own. The
+        # tables of toy-text environments show that their observations are their states.
+        if declared and max_states is not None and max_states > space.n:
             declared = type(self._unwrapped_env).__module__.startswith(TOY_TEXT)
         self.spaces = EnvSpaces(int(actions.n), self._values if declared else None, key_format)
 
@@ -107,7 +111,8 @@ class InProcessEnv:
         if not (isinstance(result, tuple) and len(result) == 2 and isinstance(result[1], Mapping)):
             raise self._malformed_result("reset", "(observation, info)", result)
         if self._is_minigrid:
-            self._unwrapped_env.max_steps = sys.maxsize  # BabyAI chooses another limit in every reset
+            # BabyAI chooses another limit in every reset.
+            self._unwrapped_env.max_steps = sys.maxsize
         if keep_generator:
             self.set_generator_state(before)
         return self._read_state_key(result[0]), self._read_action_mask(result[1]), before
@@ -152,13 +157,15 @@ class InProcessEnv:
         before, after = (legacy.get_state(), random.getstate()), []
         starts: set[StateKey] = set()
         for _ in range(2):
-            legacy.random()  # draw from each generator, so a state that is the same after both resets was set by them
+            # Draw from each generator, so a state that is the same after both resets was set by them.
+            legacy.random()
             random.random()
             if self.generator_state():
                 self._unwrapped_env.np_random.random()
             starts.add(self.reset()[0])
             _, key, position, *_ = cast(tuple[Any, ...], legacy.get_state())
             after.append((self.generator_state(), {"key": key, "position": position}, {"state": random.getstate()[1]}))
+        # These generators belong to the process of the user: the search must not change what they draw later.
         legacy.set_state(before[0])
         random.setstate(before[1])
         names = "np_random", "numpy.random", "random"
@@ -200,9 +207,11 @@ class InProcessEnv:
             raise EnvironmentFailure(
                 f"{self._env_name}: info['action_mask'] must be {expected}, it is {to_single_line(mask)}", "env"
             )
+        # None if all actions exist, so masked and unmasked environments have one representation of a full mask.
         return None if mask.all() else mask.astype(np.uint8).tobytes()
 
     def _read_state_key(self, observation: Any) -> StateKey:
+        # Before the key is read: a label is made from the observation when the state turns out to be new.
         self._last_observation = observation
         try:
             key = self._key_reader(observation)
@@ -220,9 +229,11 @@ def remove_time_limits(env: gymnasium.Env[Any, Any]) -> gymnasium.Env[Any, Any]:
     """Return the environment without wrappers that only limit time or check; other wrappers are copied, not changed."""
     if isinstance(env, gymnasium.Wrapper):
         inner = remove_time_limits(env.env)
+        # A time limit is not part of the state, so it would make transitions depend on the past.
         if isinstance(env, wrappers.TimeLimit | wrappers.OrderEnforcing | wrappers.PassiveEnvChecker):
             return inner
         if inner is not env.env:
+            # The environment belongs to the user, who may go on using it with its limits.
             outer = copy.copy(env)
             outer.env = inner
             return outer
@@ -251,9 +262,11 @@ class SubprocessEnv:
         return answer
 
     def _call_worker(self, method: str, *arguments: Any) -> Any:
+        # It was killed in an earlier call, by a timeout or from outside.
         if not self._worker.is_alive:
             self._start_worker()
-        with USER_CODE_SECTION:  # the user's code runs in the worker, so Ctrl-C may interrupt the wait
+        # The user's code runs in the worker, so Ctrl-C may interrupt the wait.
+        with USER_CODE_SECTION:
             self._worker.send(method, *arguments)
             return self._worker.receive(self._step_timeout)
 

@@ -9,8 +9,7 @@ gets a provisional number beyond all others. The merge decides its final number,
 call.
 
 :class:`WorkerPool` starts workers again when they are lost. Every restart has a seed of its own, which follows from the
-seed of the run, the index of the worker and the number of the restart. With the old seed the worker would repeat its
-samples, and they would count as new ones.
+seed of the run, the index of the worker and the number of the restart.
 """
 
 from __future__ import annotations
@@ -82,6 +81,7 @@ class EnvWorker:
 
     def reset_with_seed(self, seed: int) -> int:
         """Seed all randomness and go to the start; return the state after the reset."""
+        # Two streams of one seed: the draws of goals must not be those of the environment.
         self._rng = random_stream(seed, StreamPurpose.COPY_EPISODES)
         state = self._env.seed_and_reset(
             int(stream_seed_sequence(seed, StreamPurpose.COPY_ENVIRONMENT).generate_state(1)[0] >> 1)
@@ -99,7 +99,8 @@ class EnvWorker:
         self._mask_conflicts, self._transitions, self._failure = [], [], None
         if plan.before_first_step:
             self._action_masks.add_state_mask(self._env.start, self._env.action_mask)
-        state, column, clock = self._position  # columns of the whole plan become columns of this part, and back
+        state, column, clock = self._position
+        # Columns of the whole plan become columns of this part, and back. A goal without weight is given up.
         position = [state, plan.columns.index(column) if column in plan.columns else -1, clock]
         log = episode_loop.make_episode_log(max_episodes)
         _, n_episodes = episode_loop.play_episodes(
@@ -114,6 +115,7 @@ class EnvWorker:
             self._mask_conflicts,
             self._env.ever_truncated,
             len(self._env.actions_since_reset),
+            # Only generators of Gymnasium are known to have different seeds in all copies.
             not random_streams.rng_states_equal(self._backend.generator_state(), self._rng_after_seeding),
             self._failure,
         )
@@ -125,6 +127,7 @@ class EnvWorker:
     def _sync_state_numbers(self, new_states: LabelledStates) -> None:
         """Forget provisional numbers, and append states with their final numbers."""
         env, provisional = self._env, self._provisional_states()
+        # The agent may stand in a state with a provisional number, which changes now.
         current = next((key for key, _ in provisional if env.state_numbers[key] == self._position[0]), None)
         for key, _ in provisional:
             del env.state_numbers[key]
@@ -136,6 +139,9 @@ class EnvWorker:
         if current is not None:
             self._position[0] = env.state_numbers[current]
 
+    # The operations of EpisodeEnv differ from those of CountingEnv: they record transitions and count nothing, and
+    # exceptions other than InputError reach the pool as failures of the call.
+
     def must_reset(self, state: int) -> bool:
         return self._env.needs_reset or state in self._terminal_states
 
@@ -145,6 +151,7 @@ class EnvWorker:
         except InputError as error:
             self._failure = WorkerFailure.from_exception(error)
             return episode_loop.STEP_FAILED
+        # Another state is reported by the merge, which sees the reset.
         if next_state == self._env.start:
             self._check_action_mask(next_state)
         self._transitions += (-1 - state, next_state, 0)
@@ -160,6 +167,7 @@ class EnvWorker:
             return episode_loop.STEP_FAILED, episode_loop.NO_EVENT
         if terminated:
             self._terminal_states.add(next_state)
+        # New to this worker. Another worker may have found the state in the same round.
         is_new = next_state not in self._known_states
         self._known_states.add(next_state)
         if is_new:
@@ -177,6 +185,7 @@ class EnvWorker:
         """Return the position as JSON, and how the environment got there from its last reset."""
         self._sync_state_numbers(new_states)
         at_virtual_start = self._env.has_virtual_start and self._position[0] == self._env.start
+        # Without the states: their numbers and labels are saved once for all workers.
         episode = self._env.episode_snapshot(at_virtual_start, state_unknown=False)
         return {
             "place": list(self._position),
@@ -243,7 +252,9 @@ class WorkerPool:
         """Call methods of several workers at once; return the results of those that did not fail."""
         results: dict[int, Any] = {}
         try:
-            with USER_CODE_SECTION:  # the user's code runs in the workers, so Ctrl-C may interrupt the wait
+            # The user's code runs in the workers, so Ctrl-C may interrupt the wait.
+            with USER_CODE_SECTION:
+                # All calls are sent before the first answer is awaited, so the workers run at the same time.
                 for i, call in calls.items():
                     self._workers[i].send(*call)
                 for i in calls:
@@ -253,7 +264,8 @@ class WorkerPool:
                         self.state_unknown[i] = True
                         on_failure(i, error)
         except BaseException:
-            self.close()  # else late replies would be taken for those of the next calls
+            # Else late replies would be taken for those of the next calls.
+            self.close()
             raise
         return results
 
@@ -271,6 +283,8 @@ class WorkerPool:
     def restart_lost_workers(self, on_failure: FailureHandler) -> dict[int, int]:
         """Reset the workers whose state is unknown, in new processes if theirs are gone; return the states after it."""
         lost = [i for i, unknown in enumerate(self.state_unknown) if unknown]
+        # A worker whose environment raised is alive. Only a process that ended needs a new one, which knows the first
+        # states only.
         gone = [i for i in lost if not self._workers[i].is_alive]
         self._start_workers([self._workers[i] for i in gone])
         for i in gone:
@@ -282,6 +296,8 @@ class WorkerPool:
 
     def next_worker_seed(self, i: int) -> int:
         """Return the seed of another restart of worker i."""
+        # With the old seed the worker would repeat its samples, and they would count as new ones. The number of
+        # restarts is saved with the run, so a resumed run does not repeat a seed either.
         self.restart_counts[i] += 1
         source = stream_seed_sequence(self.seed or 0, StreamPurpose.COPY_LIFE, i, self.restart_counts[i])
         return int(source.generate_state(1, np.uint64)[0] >> 1)

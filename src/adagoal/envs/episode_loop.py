@@ -31,7 +31,8 @@ from adagoal.core.transition_data import COUNTING_LOOP_OPTIONS, TransitionCounts
 from adagoal.core.types import Bools, Floats, Ints, Longs
 from adagoal.envs.model import TabularMDP
 
-MAX_EPISODES_PER_CALL = 4096  # rows of the episode log, which is allocated for every rollout
+# Rows of the episode log, which is allocated for every rollout. A full log ends the rollout.
+MAX_EPISODES_PER_CALL = 4096
 
 # Plain integers, not an enum: the loop in Python reads them at every step, a million times a second.
 STEP_FAILED = -1  # in place of the next state
@@ -78,6 +79,7 @@ def make_episode_plan(plan: ExplorationPlan, weights: Floats, n_actions: int, st
     else:
         stages, n_states = plan.policy.shape[:2]
         stop_at_new_state = bool(plan.goal_state.min() == -1)
+    # Without sets every state is its own goal, and the loop has one case.
     goals_of_states = np.arange(n_states)[:, None] if plan.goals_of_states is None else plan.goals_of_states
     return EpisodePlan(
         plan.policy,
@@ -124,14 +126,17 @@ def play_episodes(env: Any, plan: EpisodePlan, position: Any, rng: Any, max_step
     steps, episodes = 0, 0
     weights = plan.cumulative_weights
     if column >= 0 and weights[column] <= (weights[column - 1] if column > 0 else 0.0):
-        column = -1  # the new plan gives this goal no weight: draw another one, without a reset
+        # The new plan gives this goal no weight: draw another one, without a reset.
+        column = -1
     while steps < max_steps:
         if column < 0:
+            # One draw per episode in both versions of the loop, so they play the same episodes.
             column = sample_column(weights, rng.random() * weights[-1])
             episode_steps = 0
         goal = plan.goal_state[column]
         reached = is_goal_reached(plan, state, goal)
         if reached or episode_steps >= plan.max_episode_steps:
+            # In the start a reset would change nothing, so it is neither taken nor counted as a step.
             next_state = plan.start if state == plan.start else reset_from(env, state)
             if next_state == STEP_FAILED:
                 break
@@ -141,6 +146,7 @@ def play_episodes(env: Any, plan: EpisodePlan, position: Any, rng: Any, max_step
             episodes += 1
             column = -1
             state = next_state
+            # States newer than the plan have no row in the policy, so the caller must plan first.
             if episodes == len(log) or state >= plan.n_planned_states:
                 break
             continue
@@ -154,7 +160,8 @@ def play_episodes(env: Any, plan: EpisodePlan, position: Any, rng: Any, max_step
         state = next_state
         steps += 1
         episode_steps += 1
-        if event == NEW_STATE and goal == -1:  # this column stands for all goals without one: any new state reaches it
+        # This column stands for all goals without one, so any new state reaches it.
+        if event == NEW_STATE and goal == -1:
             log[episodes, 0], log[episodes, 1] = -1, 1
             episodes += 1
             column = -1
@@ -167,6 +174,7 @@ def play_episodes(env: Any, plan: EpisodePlan, position: Any, rng: Any, max_step
 @register_jitable
 def is_goal_reached(plan: EpisodePlan, state: int, goal: int) -> bool:
     """Return whether the state belongs to the goal; a negative goal stands for all goals without a column."""
+    # The column of all other goals is reached in every state that belongs to such a goal.
     wanted = goal if goal >= 0 else OTHER_GOALS
     reached = False
     for k in range(plan.goals_per_state):
@@ -179,21 +187,19 @@ def is_goal_reached(plan: EpisodePlan, state: int, goal: int) -> bool:
 
 def sample_column(cumulative_weights: Any, u: float) -> int:
     """Return the column whose interval of the cumulative weights contains u."""
+    # Rounding can make u equal to the total weight, and then no interval contains it.
     return min(bisect_right(cumulative_weights, u), len(cumulative_weights) - 1)
 
 
 def must_reset(env: EpisodeEnv, state: int) -> bool:
-    """See :class:`EpisodeEnv`."""
     return env.must_reset(state)
 
 
 def reset_from(env: EpisodeEnv, state: int) -> int:
-    """See :class:`EpisodeEnv`."""
     return env.reset_from(state)
 
 
 def take_action(env: EpisodeEnv, state: int, action: int, rng: np.random.Generator) -> tuple[int, int]:
-    """See :class:`EpisodeEnv`."""
     return env.take_action(state, action, rng)
 
 
@@ -270,12 +276,15 @@ def _compiled_take_action(env, state, action, rng):  # type: ignore[no-untyped-d
     def step(env, state, action, rng):  # type: ignore[no-untyped-def]
         env.visits[state] += 1
         pair = state * (env.n.shape[0] // env.visits.shape[0]) + action
+        # An absent action is the reset: it is a visit, but there is nothing to learn and no count.
         if env.absent[pair]:
             return np.int64(env.start), NO_EVENT
         u, k = rng.random(), env.indptr[pair]
+        # A linear search, as most rows are short. The last entry of a row is infinite, so the search ends inside it.
         while env.cumulative[k] <= u:
             k += 1
         next_state = np.int64(env.successors[k])
+        # The arrays have room for all successors of the model, so no row can be full here.
         count_transition(pair, next_state, env.seen_successor, env.counted, env.recent, env.support, env.n, env.settled)
         if not env.seen[next_state]:
             env.seen[next_state] = True

@@ -2,12 +2,10 @@
 
 * States are observations (:mod:`adagoal.envs.observation_keys`). ``Discrete`` observations keep their numbers, unless
   ``max_states`` is above their number; other states are numbered in the order in which they are met.
-* The reset is one more action. In a ``terminated`` state every action is the reset. If states are numbered on the fly,
-  a terminal state differs from a state with the same observation that is not terminal.
+* The reset is one more action. In a ``terminated`` state every action is the reset.
 * Time limits are not part of the state, so they are removed.
 * A random first observation has a *virtual start*: a state in which every action draws it. A start seed fixes the
-  first observation instead. Then every reset uses this seed and restores the generator of the dynamics afterwards, so
-  episodes stay independent. The start is random if it is declared so (``"random"``) or if the first resets disagree.
+  first observation instead. The start is random if it is declared so (``"random"``) or if the first resets disagree.
 """
 
 from __future__ import annotations
@@ -55,8 +53,10 @@ class IndexedEnv:
         self._rng_before_reset: dict[str, Any] = {}  # state of the generator before the last reset
         self._goal_space: GoalSpace | None = None  # receives every new state
         self.reseeded: tuple[str, ...] = ()  # random generators that every reset puts into the same state
+        # Before the states are numbered: whether the start is virtual decides the first number.
         start_keys = self._sample_start_keys()
         self._start_observation = backend.observation()  # unused if the start is virtual
+        # A random first observation is a transition of a virtual start, so its distribution is learnt like any other.
         self.has_virtual_start = start_seed == "random" or len(start_keys) > 1
         self.labels: tuple[str, ...] = ()
         self.state_numbers: dict[StateKey, int] = {}  # of the states met so far, or of all declared states
@@ -83,9 +83,12 @@ class IndexedEnv:
     def _sample_start_keys(self) -> set[StateKey]:
         """Return the keys of several first observations; a single key means a fixed start."""
         if self._start_seed is None:
+            # Different seeds, since a start may be random and the same for one seed.
             seeded = {self.backend.reset(seed)[0] for seed in range(N_START_RESETS)}
             self.reseeded, unseeded = self.backend.find_reseeded_generators()
             return seeded | unseeded
+        # A start seed fixes the start by seeding np_random in every reset. The dynamics then need the old generator
+        # back, else all episodes would draw the same numbers.
         if not self.backend.generator_state():
             raise InputError(
                 f"needs Gymnasium's random generator (np_random), which {self.name} does not use; leave start_seed out",
@@ -102,17 +105,21 @@ class IndexedEnv:
 
     def terminal_key(self, key: StateKey) -> StateKey:
         """Return the key of a terminal state with this observation."""
+        # In a terminal state every action is the reset. So the same observation before and at the end is two states,
+        # unless the environment numbers its states itself.
         return key if self._states_declared else (key, "end")
 
     def add_new_state(self, key: StateKey, label: str) -> int:
         """Give a new state the next number."""
         state = len(self.labels)
+        # The union bounds of the certificates are over state_bound states, so one more cannot be admitted.
         if state >= self.state_bound:
             raise InputError(
                 f"{self.name} has more than {self.state_bound} states; give a larger number "
                 "(if they never end, the observations are not discrete)",
                 "max_states",
             )
+        # Before the state has a number: a goal function of the user may raise, and then the state must not exist.
         if self._goal_space is not None:
             self._goal_space.add_state(state, self.backend.observation(), label)
         self.state_numbers[key] = state
@@ -152,7 +159,8 @@ class IndexedEnv:
         key, self.action_mask, self._rng_before_reset = self.backend.reset(
             self._start_seed, self._start_seed is not None
         )
-        self.actions_since_reset.clear()  # after the reset: if that is interrupted, the old episode can be replayed
+        # After the reset: if that is interrupted, the old episode can be replayed.
+        self.actions_since_reset.clear()
         self.needs_reset = False
         return key
 
@@ -160,6 +168,8 @@ class IndexedEnv:
         """Take the reset action; return the next state, which is the start unless the environment is at fault."""
         if self.has_virtual_start:
             self.actions_since_reset.clear()
+            # The environment itself is reset by the first action in the virtual start, which draws the first
+            # observation.
             self.needs_reset, self.action_mask = False, None
             return self.start
         return self._find_or_add_state(self.reset_backend())
@@ -169,6 +179,7 @@ class IndexedEnv:
         if self.has_virtual_start and state == self.start:
             return self._find_or_add_state(self.reset_backend()), False
         key, self.action_mask, terminated, truncated = self.backend.step(action)
+        # Before the action is stored: if there are too many states, the step counts as failed.
         next_state = self._find_or_add_state(key, terminated)
         self.actions_since_reset.append(action)
         self.needs_reset = truncated and not terminated
@@ -203,6 +214,7 @@ class IndexedEnv:
             return
         saved = snapshot["states"]
         numbers = {observation_keys.key_from_json(key): s + self.has_virtual_start for s, key in enumerate(saved)}
+        # A forged label must not put several lines or control characters on a terminal.
         labels = tuple(to_single_line(label) for label in snapshot["labels"])
         if not len(labels) - self.has_virtual_start == len(numbers) == len(saved):
             raise ValueError("the states do not have one number and one label each")
@@ -217,6 +229,7 @@ class IndexedEnv:
             self.backend.set_generator_state(snapshot["generator"])
         if snapshot["actions"] is None:
             return self.start
+        # The generator is in its state before the reset, so the reset and the actions repeat the episode exactly.
         key, terminated, truncated = self.reset_backend(), False, False
         for action in snapshot["actions"]:
             key, self.action_mask, terminated, truncated = self.backend.step(action)
@@ -282,6 +295,7 @@ class GymAdapter(MonitoredEnv):
         self._raise_pending_failure()
         if self._env_seed is None:
             self.reset_with_seed(int(rng.integers(2**31)))
+        # A failure voids a run only if it continues: to stop there is a stopping time like any other.
         self._diagnostics.report_lost_transitions()
         if self._state_unknown:
             self._restart_with_new_seed()
@@ -292,6 +306,7 @@ class GymAdapter(MonitoredEnv):
         try:
             steps, episodes = episode_loop.play_episodes(counting, python_plan, self._position, rng, max_steps, log)
         except BaseException:
+            # A signal came between a step and its place in the position.
             self._state_unknown = True
             raise
         finally:
@@ -302,8 +317,10 @@ class GymAdapter(MonitoredEnv):
         return episode_loop.make_outcome(steps, episodes, log)
 
     def _handle_failure(self, failure: BaseException | None, steps: int) -> None:
-        """Restart a process that was killed from outside, since no data are missing; keep any other failure."""
+        # A process that was killed from outside is restarted: the kill is assumed not to depend on what it met, so
+        # nothing biases the data (docs/theory-more.md, "Several copies"). Any other failure is kept.
         self._state_unknown = isinstance(failure, InputError)
+        # Steps between two kills show that the environment works. Without any, restarting could go on for ever.
         self._consecutive_kills = 0 if steps else self._consecutive_kills + 1
         if isinstance(failure, WorkerKilled) and self._consecutive_kills <= self.MAX_CONSECUTIVE_KILLS:
             self.add_warning(f"{failure.reason}; the run went on from a reset in a new one")
@@ -319,6 +336,7 @@ class GymAdapter(MonitoredEnv):
     def reset_with_seed(self, seed: int) -> None:
         """Reset to the start and seed the randomness of the environment."""
         self._env_seed = seed
+        # Not an error, although the start differs: the run continues, and its certificates are void.
         next_state = self._env.seed_and_reset(seed)
         if next_state != self.start:
             self._diagnostics.report_reset_mismatch(next_state)
@@ -354,22 +372,21 @@ class GymAdapter(MonitoredEnv):
         return self._markov_tests.state(), facts | self._env.episode_snapshot(at_virtual_start, self._state_unknown)
 
     def restore(self, arrays: dict[str, NDArray[Any]], facts: dict[str, Any]) -> None:
-        """Restore a snapshot; exact if the environment draws from ``np_random`` only.
-
-        Another random generator of the environment cannot be restored. It gets a new seed: with the old one it would
-        repeat samples, which would be counted as new ones.
-        """
+        """Restore a snapshot; exact if the environment draws from ``np_random`` only."""
         check_json_value(self.FACTS_SCHEMA, facts)
         self._diagnostics.restore(facts["diagnostics"])
         self._markov_tests.restore(arrays)
         self._env.restore_state_numbers(facts)
         if facts["seed"] is not None:
+            # A generator that is still in its first state after random transitions was not the one that drew them.
             unused_generator = dict(seeding.np_random(facts["seed"])[0].bit_generator.state)
             if self._markov_tests.saw_randomness and facts["generator"] == unused_generator:
                 self.add_warning(
                     "the environment draws at random without Gymnasium's generator (np_random), the only one that can "
                     "be restored: the resumed run is valid, but differs from an uninterrupted one"
                 )
+            # The replay restores np_random. No other generator can be restored, so it gets a new seed: with the old
+            # one it would repeat samples, which would be counted as new ones.
             self.reset_with_seed(int(facts["seed"]) + 1)
         self._position = [int(part) for part in facts["place"]]
         is_restored = False

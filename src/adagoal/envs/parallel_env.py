@@ -1,14 +1,10 @@
 """Several copies of an environment that play one plan at once, for environments whose steps are slow.
 
 In a *round* every worker (:mod:`adagoal.envs.env_workers`) plays the same plan for the same number of steps, in a
-process of its own, and sends its transitions. They are counted worker after worker, in the order of the workers'
-indices, whichever answers first. So a run follows from its seed and the number of workers, wherever they are. A round
-ends a rollout if, after the merge, a pair has been tried often enough for a new plan or a state is new. Otherwise
-another round follows.
-
-If a worker is killed from outside, its round is discarded, and it continues from a reset in a new process. This does
-not bias the data (docs/theory-more.md, "Several copies"). If its process ends by itself, a transition is missing
-because of what happened in it, as in :mod:`adagoal.envs.gym_adapter`.
+process of its own, and sends its transitions. They are counted in the order of the workers' indices, whichever answers
+first. So a run follows from its seed and the number of workers, wherever they are. A round ends a rollout if, after the
+merge, a pair has been tried often enough for a new plan or a state is new. Otherwise another round follows. If a worker
+is killed from outside, its round is discarded, and it continues from a reset in a new process.
 """
 
 from __future__ import annotations
@@ -100,20 +96,24 @@ class ParallelEnv(MonitoredEnv):
         self._restart_lost_workers()
         worker_plan = self._make_worker_plan(plan, weights, counts)
         outcome, is_over = RolloutOutcome(), False
+        # A plan may allow fewer steps than one short round of all workers, which would be mostly messages.
         max_steps = min(max_steps, max(plan.max_steps, MIN_WORKER_ROUND_STEPS * self.n_workers))
         while not is_over and outcome.steps < max_steps and len(outcome.goals) < max_episodes:
             left = max_steps - outcome.steps, max_episodes - len(outcome.goals)
             try:
                 records = self._play_round(worker_plan, counts, *left)
-            except KeyboardInterrupt as error:  # raised by the next call, so the rounds before it are not lost
+            except KeyboardInterrupt as error:
+                # Raised by the next call, so the rounds before it are not lost.
                 self._pending_failure = error
                 break
             is_over = any(self._workers.state_unknown)
-            for i, record in records.items():  # by index: the order of the answers would not be reproducible
+            # By index: the order of the answers would not be reproducible.
+            for i, record in records.items():
                 is_over |= self._merge_record(i, record, counts, plan.replan_thresholds)
                 outcome.steps += len(record.transitions)
                 outcome.goals += record.episode_log[:, 0].tolist()
                 outcome.reached += (record.episode_log[:, 1] > 0).tolist()
+            # Only the first round stores the mask of the start; in later rounds it is compared.
             if worker_plan.before_first_step:
                 absent_pairs = np.flatnonzero(counts.absent).tolist()
                 worker_plan = worker_plan._replace(absent_pairs=absent_pairs, before_first_step=False)
@@ -124,7 +124,8 @@ class ParallelEnv(MonitoredEnv):
 
     def _make_worker_plan(self, plan: ExplorationPlan, weights: Floats, counts: TransitionCounts) -> WorkerPlan:
         columns = np.flatnonzero(weights > 0)
-        if isinstance(plan.policy, LocalLowerBounds):  # workers count nothing, so they follow a fixed greedy policy
+        if isinstance(plan.policy, LocalLowerBounds):
+            # Backups need the counts of this moment. Workers count nothing, so they follow a fixed greedy policy.
             arrays = counts.successor, counts.count, counts.support, counts.n
             policy = greedy_action_table(columns, np.flatnonzero(counts.seen), plan.policy, *arrays)
         else:
@@ -146,6 +147,7 @@ class ParallelEnv(MonitoredEnv):
         self, plan: WorkerPlan, counts: TransitionCounts, max_steps: int, max_episodes: int
     ) -> dict[int, RolloutRecord]:
         """Return the record of every worker; the limits are for all of them together."""
+        # Every worker gets at least one step and one episode, and all together not more than the limits.
         N = min(self.n_workers, max_steps, max_episodes)
         share = int(counts.visits.sum()) // (ROUND_SHARE_DIVISOR * N)
         steps = min(max(share, MIN_WORKER_ROUND_STEPS), MAX_WORKER_ROUND_STEPS, max_steps // N)
@@ -156,8 +158,9 @@ class ParallelEnv(MonitoredEnv):
         return self._workers.call_workers(calls, self._handle_failure)
 
     def _handle_failure(self, i: int, error: BaseException) -> None:
-        # A kill from outside is assumed not to depend on what the round met, so its loss does not bias the data.
-        # A failure may depend on the transition that is lost with it, so it voids the run if the run goes on.
+        # A kill from outside is assumed not to depend on what the round met, so its loss does not bias the data
+        # (docs/theory-more.md, "Several copies"). A failure may depend on the transition that is lost with it, so it
+        # voids the run if the run goes on.
         if isinstance(error, WorkerKilled) and self._consecutive_kills < self.MAX_CONSECUTIVE_KILLS:
             self.add_warning(f"{error.reason}; a round of worker {i} was discarded, and it continued from a reset")
             return
@@ -175,8 +178,10 @@ class ParallelEnv(MonitoredEnv):
             record = record._replace(failure=WorkerFailure.from_exception(error))
         numbers = self._final_state_numbers(i, record)
         moves, next_states, terminated = self._renumber_transitions(numbers, record)
+        # Before the masks and counts of the new states are written.
         self._grow_counts(counts)
         self._merge_action_masks(counts, numbers, record)
+        # Before the steps are counted, which marks their states as seen.
         found_new_state = not counts.seen[next_states].all()
         is_step = moves >= 0  # else a reset
         self._merge_terminal_states(counts, next_states[is_step], terminated[is_step] > 0)
@@ -191,13 +196,16 @@ class ParallelEnv(MonitoredEnv):
             self._workers.state_unknown[i] = True
             self._handle_failure(i, record.failure.to_exception())
         pairs = np.unique(moves[is_step])
-        pairs = pairs[pairs < len(threshold)]  # states newer than the plan have no threshold
+        # States newer than the plan have no threshold.
+        pairs = pairs[pairs < len(threshold)]
         return found_new_state or record.failure is not None or bool((counts.n[pairs] >= threshold[pairs]).any())
 
     def _final_state_numbers(self, i: int, record: RolloutRecord) -> Longs:
         """Return the final numbers by the numbers of worker i; empty if they are the same."""
+        # The usual case after the first rounds: no transition needs another number.
         if not record.new_states:
             return np.zeros(0, np.int64)
+        # Shared states have their final numbers. Provisional numbers follow, in the order of new_states.
         n_shared = self._workers.n_synced[i] + self._properties.has_virtual_start
         return np.concatenate(
             [np.arange(n_shared), [self._find_or_add_state(key, label) for key, label in record.new_states]]
@@ -205,6 +213,7 @@ class ParallelEnv(MonitoredEnv):
 
     def _renumber_transitions(self, numbers: Longs, record: RolloutRecord) -> tuple[Longs, Longs, Longs]:
         """Return moves, next states and terminations, with final state numbers."""
+        # Contiguous like all other arrays: Numba would compile the kernels again for another memory layout.
         moves, next_states, terminated = np.ascontiguousarray(record.transitions.T)
         if not len(numbers):
             return moves, next_states, terminated
@@ -234,6 +243,7 @@ class ParallelEnv(MonitoredEnv):
         states, conflicts = list(record.masks), list(record.mask_conflicts)
         if len(numbers):
             states, conflicts = numbers[states].tolist(), numbers[conflicts].tolist()
+        # Masks count as used here: workers report none otherwise.
         known = ActionMasks(self.n_actions, np.flatnonzero(counts.absent).tolist(), used=True)
         for state, mask in zip(states, record.masks.values(), strict=True):
             if not counts.visits[state] and (state == self.start or not counts.seen[state]):
@@ -245,6 +255,7 @@ class ParallelEnv(MonitoredEnv):
 
     def _merge_terminal_states(self, counts: TransitionCounts, states: Longs, is_terminated: Bools) -> None:
         """Mark terminated states; a state that ends the episode must do so at every visit."""
+        # A visit may contradict one of an earlier round, or one of this round before or after it.
         ended, continued = states[is_terminated], states[~is_terminated]
         was_open = ended[counts.seen[ended] & ~counts.terminal[ended]]
         was_terminal = continued[counts.terminal[continued]]
@@ -274,6 +285,7 @@ class ParallelEnv(MonitoredEnv):
             text = "with several workers goals must be given as states; functions of observations need workers=1"
             raise InputError(text, "goals")
         first = self._properties.observed_states.key_format["first"]
+        # A virtual start has no observation, so it belongs to no goal.
         for state in range(self.state_bound - self._properties.has_virtual_start):
             space.add_state(state, first + state, self.labels[state] if self.labels else str(first + state))
         return True
@@ -289,6 +301,7 @@ class ParallelEnv(MonitoredEnv):
     def warnings(self) -> list[str]:
         """What a user should know about the environment."""
         lines = self._list_env_warnings(self._ever_truncated)
+        # The seeds of all workers differ, but a generator of the environment's own may ignore them.
         if self._markov_tests.saw_randomness and not self._used_gym_rng:
             lines.append(
                 "the environment draws at random without Gymnasium's generator (np_random): the certificates assume "
@@ -324,6 +337,7 @@ class ParallelEnv(MonitoredEnv):
         """Restore what :meth:`state` returned; a worker that cannot be restored gets a new seed."""
         check_json_value(self.FACTS_SCHEMA, facts)
         pool, saved = self._workers, facts["workers"]
+        # The order of the workers decides the order of the transitions, so their number cannot change within a run.
         if not len(facts["restart_counts"]) == len(saved) == len(pool):
             raise ValueError(f"it has another number of workers than {len(pool)}")
         check_arrays({"stream_positions": ArraySpec("int64", (len(pool), 3))}, arrays)

@@ -35,6 +35,7 @@ class ModelSimulator(BaseEnv):
     FACTS_SCHEMA = object_schema(place=BaseEnv.POSITION_SCHEMA, diagnostics=Diagnostics.FACTS_SCHEMA)
 
     def __init__(self, mdp: TabularMDP, own: bool = False, observations: int | None = None) -> None:
+        # A run could do nothing but reset.
         if mdp.terminal[mdp.start]:
             raise InputError(
                 f"state {mdp.start} is terminal, so no other state can be reached; choose another state", "start"
@@ -45,6 +46,7 @@ class ModelSimulator(BaseEnv):
         self._cumulative_probabilities = _cumulative_rows(mdp)
         self._max_successors = int(np.diff(mdp.indptr).max())
         self._absent_pairs = np.flatnonzero(mdp.absent)
+        # Absent pairs are known, so union bounds need not include them.
         self.pair_bound -= len(self._absent_pairs)
         self._position = np.array([mdp.start, -1, 0])  # state, goal column (-1: none), steps of the episode
 
@@ -58,12 +60,15 @@ class ModelSimulator(BaseEnv):
         max_episodes: int,
     ) -> RolloutOutcome:
         """Play until the plan or a limit says stop."""
+        # Once per run: after that the first absent pair is marked.
         if self.uses_action_masks and len(self._absent_pairs) and not counts.absent[self._absent_pairs[0]]:
             counts.mark_absent_pairs(self._absent_pairs)
         counts.terminal |= self.mdp.terminal & counts.seen
         max_steps, log = min(max_steps, plan.max_steps), episode_loop.make_episode_log(max_episodes)
         episode_plan = episode_loop.make_episode_plan(plan, weights, self.n_actions, self.start)
+        # The compiled loop keeps no log of transitions.
         if counts.transition_log is None:
+            # Compiled code cannot enlarge the arrays, so they get room for every row of the model beforehand.
             counts.grow_successors(self._max_successors)
             model = episode_loop.CountingModel.from_counts(
                 self.mdp, self._cumulative_probabilities, plan.replan_thresholds, counts
@@ -75,15 +80,14 @@ class ModelSimulator(BaseEnv):
             return episode_loop.make_outcome(steps, episodes, log)
         env = _SampledModel(self.mdp, self._cumulative_probabilities, rng)
         # No markov tests, and no masks: which pairs are absent is known already.
-        counting, position = (
-            CountingEnv(env, plan, counts, None, Diagnostics(), use_masks=False),
-            self._position.tolist(),
-        )
+        counting = CountingEnv(env, plan, counts, None, Diagnostics(), use_masks=False)
+        position = self._position.tolist()
         try:
             steps, episodes = episode_loop.play_episodes(
                 counting, episode_loop.to_python_plan(episode_plan), position, rng, max_steps, log
             )
         finally:
+            # Also after an interrupt: the log and the counts must agree.
             counting.flush_counts()
         self._position[:] = position
         return episode_loop.make_outcome(steps, episodes, log)
@@ -154,9 +158,11 @@ class _SampledModel:
 
 
 def _cumulative_rows(mdp: TabularMDP) -> Floats:
-    """[nnz] cumulative probabilities inside each row; the last is infinite, so rounding cannot leave the row."""
+    """[nnz] cumulative probabilities inside each row; the last is infinite."""
     total = np.cumsum(mdp.probabilities)
+    # One cumulative sum over all rows, less what came before each row.
     before_row = np.concatenate([[0.0], total])[mdp.indptr[:-1]]
     cumulative: Floats = total - np.repeat(before_row, np.diff(mdp.indptr))
+    # Rounding may leave the last sum below one. A larger u would continue into the next row.
     cumulative[mdp.indptr[1:] - 1] = np.inf
     return cumulative
