@@ -38,14 +38,9 @@ class SteppableEnv(Protocol):
     action_mask: ActionMask  # of the current state
 
     @property
-    def n_known_states(self) -> int:
-        """Number of states that have a number."""
-
-    def reset_to_start(self) -> int:
-        """Reset; return the next state."""
-
-    def step(self, state: int, action: int) -> tuple[int, bool]:
-        """Take an action in a state; return the next state and whether it is terminal."""
+    def n_known_states(self) -> int: ...
+    def reset_to_start(self) -> int: ...
+    def step(self, state: int, action: int) -> tuple[int, bool]: ...
 
 
 class ActionMasks:

@@ -23,18 +23,8 @@ from adagoal.core.errors import EnvironmentFailure, InputError, describe_excepti
 from adagoal.core.random_streams import rng_states_equal
 from adagoal.core.types import MAX_ACTIONS
 from adagoal.core.user_code import USER_CODE_SECTION
-from adagoal.envs.observation_keys import (
-    MiniGridViewDisabled,
-    StateKey,
-    can_disable_view,
-    describe_space,
-    has_float_observations,
-    is_minigrid_env,
-    make_key_reader,
-    minigrid_full_state,
-    minigrid_state_key,
-    minigrid_state_label,
-)
+from adagoal.envs import observation_keys
+from adagoal.envs.observation_keys import StateKey
 from adagoal.parallel.worker_process import WorkerProcess
 
 DEFAULT_MAX_STATES = 10_000  # bound on the states of an environment that does not declare their number
@@ -64,27 +54,28 @@ class InProcessEnv:
         if actions.n > MAX_ACTIONS:
             raise InputError(f"{name} has {actions.n} actions; at most {MAX_ACTIONS} are possible", "env")
         # Continuous observations hardly ever repeat, so every visit would be a new state.
-        if has_float_observations(space) and max_states is None:
+        if observation_keys.has_float_observations(space) and max_states is None:
             raise InputError(
                 f"{name} has continuous observations; if they take few values, say how many with max_states, "
                 "else make them discrete with a wrapper, or try adagoal train",
                 "env",
             )
         self._env_name, self._first_action, self.env = name, int(actions.start), remove_time_limits(env)
-        self._unwrapped_env: Any = env.unwrapped
-        self._is_minigrid = is_minigrid_env(self._unwrapped_env)
+        base: Any = env.unwrapped
+        self._unwrapped_env = base
+        self._is_minigrid = observation_keys.is_minigrid_env(self._unwrapped_env)
         self._last_observation: Any = None
         self._call_context: contextlib.AbstractContextManager[None] = USER_CODE_SECTION
         self._values: range | None = None  # that a discrete observation may have
         if self._is_minigrid:
             key_format = {"kind": "minigrid"}
-            self._key_reader: Callable[[Any], StateKey] = lambda _: minigrid_state_key(self._unwrapped_env)
+            self._key_reader: Callable[[Any], StateKey] = lambda _: observation_keys.minigrid_state_key(base)
             # States are read from the grid, and drawing the view takes longer than the rest of a step.
-            if can_disable_view(self.env):
-                self._call_context = MiniGridViewDisabled(self._unwrapped_env)
+            if observation_keys.can_disable_view(self.env):
+                self._call_context = observation_keys.MiniGridViewDisabled(self._unwrapped_env)
         else:
-            key_format = describe_space(space)
-            self._key_reader = make_key_reader(key_format)
+            key_format = observation_keys.describe_space(space)
+            self._key_reader = observation_keys.make_key_reader(key_format)
             if isinstance(space, spaces.Discrete):
                 self._values = range(int(space.start), int(space.start + space.n))
         declared = self._values is not None and len(self._values) <= DEFAULT_MAX_STATES
@@ -132,13 +123,13 @@ class InProcessEnv:
 
     def label(self) -> str:
         """Return the last observation in a few words."""
-        return to_single_line(
-            minigrid_state_label(self._unwrapped_env) if self._is_minigrid else self._last_observation
-        )
+        base, last = self._unwrapped_env, self._last_observation
+        return to_single_line(observation_keys.minigrid_state_label(base) if self._is_minigrid else last)
 
     def observation(self) -> Any:
         """Return the last observation as goals see it; for MiniGrid the whole state, not the view."""
-        return minigrid_full_state(self._unwrapped_env) if self._is_minigrid else self._last_observation
+        base, last = self._unwrapped_env, self._last_observation
+        return observation_keys.minigrid_full_state(base) if self._is_minigrid else last
 
     def generator_state(self) -> dict[str, Any]:
         """Return the state of the environment's random generator, empty if it does not use Gymnasium's."""

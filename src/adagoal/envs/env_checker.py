@@ -29,7 +29,8 @@ class InspectionWrapper(gymnasium.Wrapper[Any, Any, Any, Any]):
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """Reset the environment."""
-        result = self.env.reset() if seed is None else self.env.reset(seed=seed)  # as a run calls it
+        # As a run calls it: some environments take no seed and no options.
+        result = self.env.reset() if seed is None else self.env.reset(seed=seed)
         self._inspect_result(result, 2)
         return result
 
@@ -64,6 +65,7 @@ def is_seed_reproducible(backend: EnvBackend) -> bool:
 
 def uses_only_np_random(backend: EnvBackend) -> bool:
     """Return whether all randomness comes from ``np_random``: with its state restored, a walk repeats."""
+    # Without seeds: a seed in the reset would also fix generators that are not np_random.
     generator = backend.generator_state()
     if not generator:
         return False
@@ -79,6 +81,7 @@ def _visited_keys(backend: EnvBackend, seed: int | None) -> list[StateKey]:
     keys = [key]
     for action in np.random.default_rng(0).integers(n_actions, size=n_steps).tolist():
         usable = np.arange(n_actions) if mask is None else np.flatnonzero(np.frombuffer(mask, np.uint8))
+        # Without a usable action only the reset is left.
         terminated = truncated = not len(usable)
         if len(usable):
             key, mask, terminated, truncated = backend.step(int(usable[action % len(usable)]))
@@ -108,8 +111,9 @@ def run_random_walk(env: GymAdapter, steps: int, seed: int) -> RandomWalkStats:
     start_time = time.perf_counter()
     while stats.steps < steps:
         S, A = counts.n_states, env.n_actions
-        policy = rng.integers(A, size=(episode_steps, S, 1))  # an action per step of the episode: a random walk
-        policy[rng.integers(20, size=policy.shape) == 0] = A  # one action in twenty is a reset
+        # An action per step of the episode is a random walk; one in twenty is a reset, so that resets are tested too.
+        policy = rng.integers(A, size=(episode_steps, S, 1))
+        policy[rng.integers(20, size=policy.shape) == 0] = A
         plan = ExplorationPlan(policy.astype(np.int16), np.array([never]), episode_steps, np.full(S * A, never))
         max_steps = min(policy_steps, steps - stats.steps)
         try:

@@ -120,7 +120,8 @@ def mixture(
     features = mixture_from_models(models, B)
     if theta is not None:
         return ModelSimulator(model_from_mixture(features, theta, "mixture", models[0].labels, models[0].layout))
-    _ = features.theta_parametrisation  # raises if B is too small
+    # Raises here, before the first step of the run, if B is too small.
+    _ = features.theta_parametrisation
     if isinstance(world, gymnasium.Env):
         stepped = registry.make_single_env(world, {}, None, None)[0]
         assert isinstance(stepped, GymAdapter)
@@ -134,7 +135,9 @@ def mixture(
         return stepped
     assert world is not None
     true_model = _require_exact_model(world, "the world")
-    mixture_from_models([true_model, models[0]])  # raises unless states, actions, start and terminal states agree
+    # Raises unless states, actions, start and terminal states agree. Whether the world is a mixture is for the run to
+    # find out.
+    mixture_from_models([true_model, models[0]])
     return ModelSimulator(replace(true_model, mixture=features))
 
 

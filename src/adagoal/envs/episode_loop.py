@@ -27,9 +27,8 @@ from numba.extending import overload, register_jitable
 
 from adagoal.core.environment import OTHER_GOALS, ExplorationPlan, RolloutOutcome
 from adagoal.core.local_backup import LocalLowerBounds, backup_state
-from adagoal.core.transition_data import COUNTING_LOOP_OPTIONS, TransitionCounts, count_transition
+from adagoal.core.transition_data import COUNTING_LOOP_OPTIONS, count_transition
 from adagoal.core.types import Bools, Floats, Ints, Longs
-from adagoal.envs.model import TabularMDP
 
 # Rows of the episode log, which is allocated for every rollout. A full log ends the rollout.
 MAX_EPISODES_PER_CALL = 4096
@@ -211,7 +210,7 @@ def choose_action(env: EpisodeEnv, plan: EpisodePlan, state: int, column: int, e
 
 
 class CountingModel(NamedTuple):
-    """Arrays of a known model and of the counts that the compiled loop updates."""
+    """Arrays of a known model, and of counts with room for all its successors, which the compiled loop updates."""
 
     indptr: Longs
     successors: Ints
@@ -228,14 +227,6 @@ class CountingModel(NamedTuple):
     visits: Longs
     seen: Bools
     absent: Bools
-
-    @staticmethod
-    def from_counts(mdp: TabularMDP, cumulative: Floats, thresholds: Longs, c: TransitionCounts) -> CountingModel:
-        """Collect the arrays of a model and of counts that have room for all successors."""
-        model = mdp.indptr, mdp.successors, cumulative, mdp.terminal, mdp.start, thresholds
-        return CountingModel(
-            *model, c.successor, c.count, c.recent, c.support, c.n, c.settled, c.visits, c.seen, c.absent
-        )
 
 
 @overload(sample_column, inline="always")

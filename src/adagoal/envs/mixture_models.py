@@ -47,6 +47,7 @@ def windy_mixture(
     kernels = [_grid_transition_kernel(cells, [regime(i, a) for a in range(len(moves))]) for i in range(d)]
     weights = _default_weights(theta, d)
     if signed:
+        # The same true model: sum_i w_i k_i = (sum_i w_i) k_0 + sum_{i>0} w_i (k_i - k_0).
         kernels = kernels[:1] + [k - kernels[0] for k in kernels[1:]]
         weights = np.concatenate([[weights.sum()], weights[1:]])
     return _build_grid_mixture(f"mixture-windy-{shape}", kernels, weights, cells, len(moves))
@@ -74,7 +75,8 @@ def inventory_mixture(
     check_integer("capacity", capacity, 1, 99_999)
     check_integer("d", d, 1, 8)
     check_integer("orders", orders, 2, 100)
-    n_demands = 4 * 2 ** (d - 1) + 10  # beyond four times the largest mean, where the tail is negligible
+    # Beyond four times the largest mean the tail is negligible.
+    n_demands = 4 * 2 ** (d - 1) + 10
     check_total_size("capacity, orders, demands", capacity + 1, orders, n_demands)
     stock, order, demand = np.meshgrid(np.arange(capacity + 1), np.arange(orders), np.arange(n_demands), indexing="ij")
     next_stock = np.maximum(np.minimum(stock + order, capacity) - demand, 0).ravel()
@@ -82,6 +84,7 @@ def inventory_mixture(
     log_factorial = np.array([math.lgamma(j + 1.0) for j in range(n_demands)])
     kernels, shape = [], ((capacity + 1) * orders, capacity + 1)
     for i in range(d):
+        # In logarithms, since the powers and factorials overflow. Divided by the sum, because the tail is cut off.
         poisson = np.exp(np.arange(n_demands) * math.log(2.0**i) - 2.0**i - log_factorial)
         probability = np.broadcast_to(poisson / poisson.sum(), stock.shape).ravel()
         kernels.append(sparse.csr_matrix((probability, (pair, next_stock)), shape=shape))
@@ -179,6 +182,7 @@ def _build_grid_mixture(
 ) -> TabularMDP:
     sides = cells.max(axis=0) + 1
     start = int(np.flatnonzero((cells == sides // 2).all(axis=1))[0])
+    # Rounded up, so the bound on the norm does not give theta's norm away.
     B = max(1.0, math.ceil(10 * float(np.linalg.norm(theta))) / 10)
     flat = len(sides) == 2
     layout = GridLayout((int(sides[0]), int(sides[1])), cells, np.zeros(sides, bool)) if flat else None
@@ -233,7 +237,8 @@ def model_from_mixture(
     if matrix.data.min() < -ROW_SUM_TOLERANCE:
         bad = int(features.pair_of_entry[np.argmin(matrix.data)])
         raise InputError(f"theta: the features give the pair {bad} a negative probability at theta")
-    matrix.data[matrix.data < 1e-15] = 0.0  # rounding errors of signed kernels
+    # Rounding errors of signed kernels would be tiny probabilities, or negative ones.
+    matrix.data[matrix.data < 1e-15] = 0.0
     matrix.eliminate_zeros()
     return TabularMDP(
         *(features.n_states, features.n_actions, matrix.indptr.astype(np.int64), matrix.indices.astype(np.int32)),

@@ -128,7 +128,8 @@ def load_model(path: Path) -> TabularMDP:
     """Read a model from an ``.npz`` file."""
     sizes: file_formats.AxisSizes = {}
 
-    def check_headers(headers: Mapping[str, file_formats.ArrayHeader]) -> None:  # before any array is allocated
+    # Called before any array is allocated, so a forged header cannot exhaust the memory.
+    def check_headers(headers: Mapping[str, file_formats.ArrayHeader]) -> None:
         if "__facts__" not in headers:
             raise InputError(f"{path}: contains arrays, but no model; adagoal.Model.from_dense(P).save(...) writes one")
         sizes.update(file_formats.check_headers({"__facts__": ArraySpec("u"), **ModelFile.ARRAYS}, headers))
@@ -145,7 +146,8 @@ def load_model(path: Path) -> TabularMDP:
 
 
 def find_user_model(env: object) -> TabularMDP | None:
-    """Return the model that the user brought, if any. A run must store it: its name does not say how to build it."""
+    """Return the model that the user brought, if any."""
+    # A run must store it: its name does not say how to build it.
     return env.mdp if isinstance(env, ModelSimulator) and env.own else None
 
 
@@ -198,7 +200,8 @@ def toy_text_model(env: gymnasium.Env[Any, Any], name: str, start_seed: StartSee
     """Return the exact model, or None if ``env`` is not a toy-text environment or deviates from its table."""
     base: Any = env.unwrapped
     has_table = type(base).__module__.startswith(TOY_TEXT) and hasattr(base, "P")
-    if not has_table or getattr(base, "fickle_passenger", False):  # such a passenger changes its mind outside the table
+    # A fickle passenger changes its mind outside the table.
+    if not has_table or getattr(base, "fickle_passenger", False):
         return None
     n_states, n_actions = len(base.P), len(base.P[0])
     terminal = np.zeros(n_states, bool)
@@ -222,7 +225,9 @@ def toy_text_model(env: gymnasium.Env[Any, Any], name: str, start_seed: StartSee
         rows += [{int(s): float(base.initial_state_distrib[s]) for s in first}] * n_actions
         terminal = np.append(terminal, False)
         labels = (*labels, "start") if labels else ()
-        cells = None if cells is None else np.vstack([cells, [-1, -1]])  # the virtual start is outside the map
+        # The virtual start is outside the map.
+        cells = None if cells is None else np.vstack([cells, [-1, -1]])
+    # The virtual start has all actions, which all draw the initial state.
     mask = np.ones((n_states, n_actions), bool)
     if hasattr(base, "action_mask"):
         mask[: len(base.P)] = [base.action_mask(state) for state in range(len(base.P))]

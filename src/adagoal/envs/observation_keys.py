@@ -100,9 +100,11 @@ def _array_key(dtype: np.dtype[Any], shape: tuple[int, ...], observation: Any) -
     if array.shape != shape:
         raise InputError(f"observations must have the shape {shape} of their space, got {array.shape}", "env")
     if dtype.kind == "f":
+        # NaN has many bit patterns and equals none of them, so it cannot be part of a key.
         if np.isnan(array).any():
             raise InputError(f"observations must not contain NaN, got {str(observation)[:60]}", "env")
-        array = array + dtype.type(0)  # turns -0 into +0: they are equal, but their bytes differ
+        # Turns -0 into +0: they are equal, but their bytes differ.
+        array = array + dtype.type(0)
     elif array is not observed and not np.array_equal(array, observed):
         raise InputError(f"observations must be {dtype}, as their space says, got {str(observation)[:60]}", "env")
     key: bytes = array.tobytes()
@@ -122,6 +124,7 @@ def key_from_json(data: Any) -> StateKey:
         return bytes.fromhex(data["hex"])
     if isinstance(data, list):
         return tuple(key_from_json(part) for part in data)
+    # A boolean is an int in Python, and True would be the same dictionary key as 1.
     if isinstance(data, bool) or not isinstance(data, int | str):
         raise ValueError(f"{str(data)[:40]!r} is not the key of a state")
     return data
@@ -157,6 +160,7 @@ class MiniGridViewDisabled:
     def __init__(self, base: Any) -> None:
         self._minigrid_env = base
 
+    # Methods, not a generator with @contextmanager, because every step enters this block.
     def __enter__(self) -> None:
         USER_CODE_SECTION.__enter__()
         self._minigrid_env.gen_obs = dict
@@ -167,7 +171,8 @@ class MiniGridViewDisabled:
 
 
 def can_disable_view(env: Any) -> bool:
-    """Return whether an environment is an unwrapped one of MiniGrid's own: a wrapper or a subclass may use the view."""
+    """Return whether an environment is an unwrapped one of MiniGrid's own."""
+    # A wrapper or a subclass may use the view.
     method = getattr(type(env), "gen_obs", None)
     return (
         type(env).__module__.startswith("minigrid.envs.")

@@ -176,14 +176,17 @@ class ParallelEnv(MonitoredEnv):
             # Without numbers for the new states none of its transitions can be counted.
             record = record._replace(transitions=record.transitions[:0], new_states=[], masks={}, mask_conflicts=[])
             record = record._replace(failure=WorkerFailure.from_exception(error))
-        numbers = self._final_state_numbers(i, record)
-        moves, next_states, terminated = self._renumber_transitions(numbers, record)
+        numbers, A = self._final_state_numbers(i, record), self.n_actions
+        # Contiguous like all other arrays: Numba would compile the kernels again for another memory layout.
+        moves, next_states, terminated = np.ascontiguousarray(record.transitions.T)
+        is_step = moves >= 0  # else a reset
+        states, next_states = numbers[np.where(is_step, moves // A, -1 - moves)], numbers[next_states]
+        moves = np.where(is_step, states * A + moves % A, -1 - states)
         # Before the masks and counts of the new states are written.
         self._grow_counts(counts)
         self._merge_action_masks(counts, numbers, record)
         # Before the steps are counted, which marks their states as seen.
         found_new_state = not counts.seen[next_states].all()
-        is_step = moves >= 0  # else a reset
         self._merge_terminal_states(counts, next_states[is_step], terminated[is_step] > 0)
         for state in next_states[~is_step & (next_states != self.start)][:1]:
             self._diagnostics.report_reset_mismatch(int(state))
@@ -201,25 +204,13 @@ class ParallelEnv(MonitoredEnv):
         return found_new_state or record.failure is not None or bool((counts.n[pairs] >= threshold[pairs]).any())
 
     def _final_state_numbers(self, i: int, record: RolloutRecord) -> Longs:
-        """Return the final numbers by the numbers of worker i; empty if they are the same."""
-        # The usual case after the first rounds: no transition needs another number.
-        if not record.new_states:
-            return np.zeros(0, np.int64)
+        """Return the final numbers by the numbers of worker i."""
         # Shared states have their final numbers. Provisional numbers follow, in the order of new_states.
         n_shared = self._workers.n_synced[i] + self._properties.has_virtual_start
-        return np.concatenate(
-            [np.arange(n_shared), [self._find_or_add_state(key, label) for key, label in record.new_states]]
-        )
-
-    def _renumber_transitions(self, numbers: Longs, record: RolloutRecord) -> tuple[Longs, Longs, Longs]:
-        """Return moves, next states and terminations, with final state numbers."""
-        # Contiguous like all other arrays: Numba would compile the kernels again for another memory layout.
-        moves, next_states, terminated = np.ascontiguousarray(record.transitions.T)
-        if not len(numbers):
-            return moves, next_states, terminated
-        A = self.n_actions
-        states = numbers[np.where(moves >= 0, moves // A, -1 - moves)]
-        return np.where(moves >= 0, states * A + moves % A, -1 - states), numbers[next_states], terminated
+        if self._properties.first_states is None:
+            n_shared = self.state_bound
+        new_states = [self._find_or_add_state(key, label) for key, label in record.new_states]
+        return np.concatenate([np.arange(n_shared), np.array(new_states, np.int64)])
 
     def _find_or_add_state(self, key: observation_keys.StateKey, label: str) -> int:
         if key not in self._state_numbers:
@@ -240,9 +231,7 @@ class ParallelEnv(MonitoredEnv):
         """Mark the absent pairs of new states; a state that several workers discovered must have one mask."""
         if not record.masks and not record.mask_conflicts:
             return
-        states, conflicts = list(record.masks), list(record.mask_conflicts)
-        if len(numbers):
-            states, conflicts = numbers[states].tolist(), numbers[conflicts].tolist()
+        states, conflicts = numbers[list(record.masks)].tolist(), numbers[record.mask_conflicts].tolist()
         # Masks count as used here: workers report none otherwise.
         known = ActionMasks(self.n_actions, np.flatnonzero(counts.absent).tolist(), used=True)
         for state, mask in zip(states, record.masks.values(), strict=True):

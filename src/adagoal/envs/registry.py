@@ -145,6 +145,7 @@ def check_env_arguments(env_args: Any, start_seed: Any, max_states: Any) -> None
 
 def require_trusted_env(env: str, trust: bool) -> str:
     """Return the environment of a run folder; refuse one that names a module, unless the user trusts the folder."""
+    # "module:ID" imports the module, so loading a folder from another person would execute code.
     if ":" in env and not env.startswith(OBJECT_ENV_PREFIX) and not trust:
         text = f"the run is on {env!r}, which names a module to import; give the environment again, or trust the folder"
         raise InputError(text, "env")
@@ -172,6 +173,7 @@ def list_environments() -> list[EnvEntry]:
     rows = [_describe_builder(name) for name in MODEL_BUILDERS]
     for name in user_code.list_plugin_names(user_code.ENV_GROUP):
         try:
+            # A plug-in that cannot be imported must not hide the others.
             rows.append(_describe_builder(name))
         except InputError as error:
             rows.append(EnvEntry(name, error.reason, {}))
@@ -217,6 +219,7 @@ def _build_named_model(name: str, arguments: Mapping[str, Any]) -> TabularMDP:
     except InputError as error:
         raise InputError(str(error), "env_args") from None
     except Exception as error:
+        # A bug of ours keeps its traceback; one of a plug-in is one line.
         if name in MODEL_BUILDERS:
             raise
         raise EnvironmentFailure(f"{name} cannot be made ({describe_exception(error)})", "env") from error
@@ -265,6 +268,7 @@ def make_gym_env(env: str, arguments: Mapping[str, Any]) -> GymEnv:
     with _convert_package_errors(env, arguments):
         creator: Any = spec.entry_point if callable(spec.entry_point) else load_env_creator(str(spec.entry_point))
         parameters = inspect.signature(creator).parameters
+        # Checked before the call, so a misspelt name is told from a TypeError inside the environment.
         if not any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
             _check_argument_names(env, arguments, [name for name in parameters if name != "render_mode"])
         return gymnasium.make(spec, disable_env_checker=True, **arguments)
@@ -285,7 +289,8 @@ def _convert_package_errors(env: str, arguments: Mapping[str, Any]) -> Iterator[
             raise InputError(f"{env} needs a package that is not installed ({error})", "env") from None
         except (KeyboardInterrupt, InputError):
             raise
-        except BaseException as error:  # some packages call sys.exit, for example without a licence
+        except BaseException as error:
+            # BaseException, because some packages call sys.exit, for example without a licence.
             values = ", ".join(f"{key}={value}" for key, value in arguments.items())
             text = f"{env} cannot be made{f' with {values}' if values else ''} ({describe_exception(error)})"
             raise EnvironmentFailure(text, "env_args" if values else "env") from error

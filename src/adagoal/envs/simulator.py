@@ -70,9 +70,10 @@ class ModelSimulator(BaseEnv):
         if counts.transition_log is None:
             # Compiled code cannot enlarge the arrays, so they get room for every row of the model beforehand.
             counts.grow_successors(self._max_successors)
-            model = episode_loop.CountingModel.from_counts(
-                self.mdp, self._cumulative_probabilities, plan.replan_thresholds, counts
-            )
+            mdp, c = self.mdp, counts
+            arrays = mdp.indptr, mdp.successors, self._cumulative_probabilities, mdp.terminal, mdp.start
+            updated = c.successor, c.count, c.recent, c.support, c.n, c.settled, c.visits, c.seen, c.absent
+            model = episode_loop.CountingModel(*arrays, plan.replan_thresholds, *updated)
             steps, episodes = episode_loop.play_episodes_compiled(
                 model, episode_plan, self._position, rng, max_steps, log
             )

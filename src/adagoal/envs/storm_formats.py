@@ -35,9 +35,13 @@ STORM_SUFFIXES = (".prism", ".nm", ".pm", ".jani", ".drn", ".umb")  # the first 
 
 def load_storm_model(path: Path, constants: Mapping[str, Any]) -> TabularMDP:
     """Read a model from a file; ``constants`` are the values of the open constants of a program."""
+    # Reports a missing file in our words, not in Storm's.
     with file_io.open_regular_file(path):
-        pass  # reports a missing file in our words, not in Storm's
-    storm = _import_stormpy(path)
+        pass
+    try:
+        import stormpy as storm
+    except ImportError:
+        raise InputError(f"{path.name} needs the stormpy package: pip install 'adagoal[storm]'", "env") from None
     with _silence_storm(storm, path):
         if path.suffix in (".drn", ".umb"):
             if constants:
@@ -69,6 +73,7 @@ def convert_storm_model(storm_model: Any, name: str, label_names: Mapping[str, s
     kernel = sparse.csr_matrix((values, (pair_of_row[rows], columns)), shape=(n_states * n_actions, n_states))
     action_mask, can_leave = np.zeros(n_states * n_actions, bool), np.zeros(n_states, bool)
     action_mask[pair_of_row] = True
+    # A state that cannot be left is terminal: the reset is its only useful action.
     can_leave[state_of_row[rows[columns != state_of_row[rows]]]] = True
     labels = {label: label for label in sorted(storm_model.labeling.get_labels())} | dict(label_names or {})
     return model_from_matrix(
@@ -133,7 +138,8 @@ def _build_program(storm: Any, path: Path, constants: Mapping[str, Any]) -> tupl
         for formula in properties
         if (target := _reachability_target(formula.get_raw_formula())) is not None
     }
-    options = storm.BuilderOptions(2 * list(targets.values()))  # Storm ends a model at the target of a single formula
+    # Each formula twice: Storm ends a model at the target of a single formula.
+    options = storm.BuilderOptions(2 * list(targets.values()))
     options.set_build_all_labels()
     options.set_build_state_valuations()
     options.set_build_choice_labels()
@@ -155,14 +161,6 @@ def _build_explicit_model(storm: Any, path: Path) -> Any:
     options = storm.io.DirectEncodingParserOptions()
     options.build_choice_labeling = True
     return storm.build_model_from_drn(path, options=options)
-
-
-def _import_stormpy(path: Path) -> Any:
-    try:
-        import stormpy
-    except ImportError:
-        raise InputError(f"{path.name} needs the stormpy package: pip install 'adagoal[storm]'", "env") from None
-    return stormpy
 
 
 @contextlib.contextmanager
@@ -264,7 +262,8 @@ def _write_umb_file(model: ExplicitModel, path: Path) -> None:
     system.model_info = umb.ModelInfo(description=model.comment)
     with file_io.report_write_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        part = path.with_name(f".part-{path.name}")  # the file gets its name only when it is complete
+        # The file gets its name only when it is complete.
+        part = path.with_name(f".part-{path.name}")
         try:
             umb.write(system, part)
             part.replace(path)

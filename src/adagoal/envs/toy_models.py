@@ -157,6 +157,7 @@ def lower_bound_instance(
     check_integer("best", best, 0, n_decisions * n_actions - 1)
     if n_actions == 1 and n_decisions > 1:
         raise InputError("n_actions: must be at least 2 with more than one decision state, got 1")
+    # Levels of the tree from the root to the decision states, built from below, so all leaves have the same depth.
     levels = [n_decisions]
     while levels[0] > n_actions:
         levels.insert(0, math.ceil(levels[0] / n_actions))
@@ -310,6 +311,7 @@ def random_maze(
     rng = np.random.default_rng(seed)
     free = np.zeros((2 * rows - 1, 2 * cols - 1), bool)
     free[0, 0] = True
+    # A stack, not recursion: a maze of 200 x 200 rooms exceeds Python's recursion limit.
     path = [(0, 0)]
     while path:
         r, c = path[-1]
@@ -321,6 +323,7 @@ def random_maze(
         i, j = unvisited[rng.integers(len(unvisited))]
         free[i, j] = free[(r + i) // 2, (c + j) // 2] = True
         path.append((i, j))
+    # Cells with an odd sum of coordinates are the walls between two rooms; the others are rooms and corners.
     parity = np.add.outer(np.arange(free.shape[0]), np.arange(free.shape[1])) % 2
     free |= (parity == 1) & (rng.random(free.shape) < openings)
     text = "\n".join("".join(".#"[not cell] for cell in row) for row in free.tolist())
