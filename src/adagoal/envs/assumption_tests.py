@@ -143,8 +143,7 @@ class MarkovTests:
             self._stream_position[:3] = stream_position
         if not len(moves):
             return self._stream_position[:3].copy()
-        # The kernel indexes the rows by 2 * pair + first step. Twice the need, so new states rarely copy the
-        # array.
+        # Rows are indexed by 2 * pair + first step. Twice the need, so new states rarely copy the array.
         pairs = (int(max(moves.max(), (-1 - moves).max() * self._n_actions)) + self._n_actions) * 2
         if pairs > len(self._row_of_pair):
             self._row_of_pair = np.pad(self._row_of_pair, (0, 2 * pairs - len(self._row_of_pair)), constant_values=-1)

@@ -78,6 +78,12 @@ class ActionMasks:
         return self._mask_of_state[state] != mask
 
 
+def make_room_for_states(counts: TransitionCounts, n_known: int, state_bound: int) -> None:
+    """Enlarge the arrays for the known states and for one more, which the next step may find."""
+    while n_known >= counts.n_states < state_bound:
+        counts.grow_states(min(2 * counts.n_states, state_bound))
+
+
 class CountingEnv:
     """One rollout of a plan, see :class:`~adagoal.envs.episode_loop.EpisodeEnv` for its operations.
 
@@ -119,7 +125,7 @@ class CountingEnv:
             if next_state == self._env.start:
                 self._check_action_mask(next_state)
             else:
-                self._grow_counts()
+                make_room_for_states(self._counts, self._env.n_known_states, self._env.state_bound)
                 self._counts.seen[next_state] = True
                 self._diagnostics.report_reset_mismatch(next_state)
         except BaseException as error:
@@ -142,7 +148,7 @@ class CountingEnv:
             self._mark_terminal(next_state, terminated)
         is_new = next_state not in self._known_states
         if is_new:
-            self._grow_counts()
+            make_room_for_states(self._counts, self._env.n_known_states, self._env.state_bound)
             self._known_states.add(next_state)
             self._counts.seen[next_state] = True
             self._counts.mark_absent_pairs(self._action_masks.add_state_mask(next_state, self._env.action_mask))
@@ -158,8 +164,7 @@ class CountingEnv:
 
     def backup_and_choose(self, local: LocalLowerBounds, state: int, column: int) -> int:
         """Raise the bound of a column at a state, with all counts up to the last step; return the greedy action."""
-        # Only counts are updated here. The log, the tests and the visits wait for the flush, which skips the counted
-        # part.
+        # Only counts are updated here. The log, the tests and the visits wait for the flush.
         counts, pending = self._counts, self._pending
         for i in range(2 * int(self._n_counted[0]), len(pending), 2):
             self._count_transitions(np.array(pending[i : i + 1]), np.array(pending[i + 1 : i + 2]), i // 2)
@@ -171,12 +176,6 @@ class CountingEnv:
         if isinstance(error, InputError) and not isinstance(error, WorkerKilled):
             self._diagnostics.lost_transitions += 1
         self.failure = error
-
-    def _grow_counts(self) -> None:
-        """Make room for the known states and for one more, which the next step may find."""
-        counts = self._counts
-        if self._env.n_known_states >= counts.n_states and counts.n_states < self._env.state_bound:
-            counts.grow_states(min(2 * counts.n_states, self._env.state_bound))
 
     def _mark_terminal(self, state: int, terminated: bool) -> None:
         self._terminal_states.add(state)

@@ -89,12 +89,10 @@ class InProcessEnv:
         """Return ``spaces``; a worker can only be asked for results of methods."""
         return self.spaces
 
-    def reset(
-        self, seed: int | None = None, keep_generator: bool = False
-    ) -> tuple[StateKey, ActionMask, dict[str, Any]]:
+    def reset(self, seed: int | None = None, keep_rng: bool = False) -> tuple[StateKey, ActionMask, dict[str, Any]]:
         """Reset; return key and mask of the first state, and the state of the random generator before the reset.
 
-        ``keep_generator`` restores the generator afterwards.
+        ``keep_rng`` restores the generator afterwards.
         """
         before = self.generator_state()
         with self._convert_exceptions("cannot be reset"), self._call_context:
@@ -104,7 +102,7 @@ class InProcessEnv:
         if self._is_minigrid:
             # BabyAI chooses another limit in every reset.
             self._unwrapped_env.max_steps = sys.maxsize
-        if keep_generator:
+        if keep_rng:
             self.set_generator_state(before)
         return self._read_state_key(result[0]), self._read_action_mask(result[1]), before
 
@@ -184,9 +182,8 @@ class InProcessEnv:
         got = f"{len(result)} values" if isinstance(result, tuple) else type(result).__name__
         old = (method == "step" and got == "4 values") or (method == "reset" and not isinstance(result, tuple))
         hint = "; this is the interface of the older gym: use a version or a wrapper for Gymnasium" if old else ""
-        return EnvironmentFailure(
-            f"{self._env_name}: {method}() must return {expected}, it returned {got}{hint}", "env"
-        )
+        text = f"{self._env_name}: {method}() must return {expected}, it returned {got}{hint}"
+        return EnvironmentFailure(text, "env")
 
     def _read_action_mask(self, info: Any) -> ActionMask:
         """Return the mask of the current state; Gymnasium's convention is ``info["action_mask"]``."""
@@ -194,15 +191,11 @@ class InProcessEnv:
             return None
         mask = np.asarray(info["action_mask"])
         if mask.shape != (self.spaces.n_actions,) or not ((mask == 0) | (mask == 1)).all():
-            expected = f"{self.spaces.n_actions} numbers 0 or 1"
-            raise EnvironmentFailure(
-                f"{self._env_name}: info['action_mask'] must be {expected}, it is {to_single_line(mask)}", "env"
-            )
-        # None if all actions exist, so masked and unmasked environments have one representation of a full mask.
+            expected = f"{self.spaces.n_actions} numbers 0 or 1, it is {to_single_line(mask)}"
+            raise EnvironmentFailure(f"{self._env_name}: info['action_mask'] must be {expected}", "env")
         return None if mask.all() else mask.astype(np.uint8).tobytes()
 
     def _read_state_key(self, observation: Any) -> StateKey:
-        # Before the key is read: a label is made from the observation when the state turns out to be new.
         self._last_observation = observation
         try:
             key = self._key_reader(observation)

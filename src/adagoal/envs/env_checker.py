@@ -29,7 +29,7 @@ class InspectionWrapper(gymnasium.Wrapper[Any, Any, Any, Any]):
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """Reset the environment."""
-        # As a run calls it: some environments take no seed and no options.
+        # As a run calls it, so the check meets what a run would meet.
         result = self.env.reset() if seed is None else self.env.reset(seed=seed)
         self._inspect_result(result, 2)
         return result
@@ -81,7 +81,6 @@ def _visited_keys(backend: EnvBackend, seed: int | None) -> list[StateKey]:
     keys = [key]
     for action in np.random.default_rng(0).integers(n_actions, size=n_steps).tolist():
         usable = np.arange(n_actions) if mask is None else np.flatnonzero(np.frombuffer(mask, np.uint8))
-        # Without a usable action only the reset is left.
         terminated = truncated = not len(usable)
         if len(usable):
             key, mask, terminated, truncated = backend.step(int(usable[action % len(usable)]))
@@ -111,7 +110,7 @@ def run_random_walk(env: GymAdapter, steps: int, seed: int) -> RandomWalkStats:
     start_time = time.perf_counter()
     while stats.steps < steps:
         S, A = counts.n_states, env.n_actions
-        # An action per step of the episode is a random walk; one in twenty is a reset, so that resets are tested too.
+        # An action per step of the episode is a random walk; one in twenty is a reset, so resets are tested too.
         policy = rng.integers(A, size=(episode_steps, S, 1))
         policy[rng.integers(20, size=policy.shape) == 0] = A
         plan = ExplorationPlan(policy.astype(np.int16), np.array([never]), episode_steps, np.full(S * A, never))

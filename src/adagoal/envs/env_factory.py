@@ -144,7 +144,6 @@ def mixture(
 def _require_exact_model(env: MixtureCandidate, which: str) -> TabularMDP:
     model = env if isinstance(env, TabularMDP) else registry.make_exact_model(env, {}, None)
     if model is None:
-        raise InputError(
-            f"mixture: no exact model is known of {which}, {env}; it takes built-in or toy-text environments"
-        )
+        text = f"mixture: no exact model is known of {which}, {env}; it takes built-in or toy-text environments"
+        raise InputError(text)
     return model

@@ -83,9 +83,8 @@ class EnvWorker:
         """Seed all randomness and go to the start; return the state after the reset."""
         # Two streams of one seed: the draws of goals must not be those of the environment.
         self._rng = random_stream(seed, StreamPurpose.COPY_EPISODES)
-        state = self._env.seed_and_reset(
-            int(stream_seed_sequence(seed, StreamPurpose.COPY_ENVIRONMENT).generate_state(1)[0] >> 1)
-        )
+        source = stream_seed_sequence(seed, StreamPurpose.COPY_ENVIRONMENT)
+        state = self._env.seed_and_reset(int(source.generate_state(1)[0] >> 1))
         self._position, self._rng_after_seeding = [self._env.start, -1, 0], self._backend.generator_state()
         return state
 
@@ -103,9 +102,8 @@ class EnvWorker:
         # Columns of the whole plan become columns of this part, and back. A goal without weight is given up.
         position = [state, plan.columns.index(column) if column in plan.columns else -1, clock]
         log = episode_loop.make_episode_log(max_episodes)
-        _, n_episodes = episode_loop.play_episodes(
-            self, episode_loop.to_python_plan(plan.episode_plan), position, self._rng, max_steps, log
-        )
+        python_plan = episode_loop.to_python_plan(plan.episode_plan)
+        _, n_episodes = episode_loop.play_episodes(self, python_plan, position, self._rng, max_steps, log)
         self._position = [int(position[0]), plan.columns[position[1]] if position[1] >= 0 else -1, int(position[2])]
         return RolloutRecord(
             np.array(self._transitions, np.int64).reshape(-1, 3),

@@ -53,7 +53,6 @@ class IndexedEnv:
         self._rng_before_reset: dict[str, Any] = {}  # state of the generator before the last reset
         self._goal_space: GoalSpace | None = None  # receives every new state
         self.reseeded: tuple[str, ...] = ()  # random generators that every reset puts into the same state
-        # Before the states are numbered: whether the start is virtual decides the first number.
         start_keys = self._sample_start_keys()
         self._start_observation = backend.observation()  # unused if the start is virtual
         # A random first observation is a transition of a virtual start, so its distribution is learnt like any other.
@@ -156,9 +155,8 @@ class IndexedEnv:
 
     def reset_backend(self) -> StateKey:
         """Reset the environment; return the key of its first observation."""
-        key, self.action_mask, self._rng_before_reset = self.backend.reset(
-            self._start_seed, self._start_seed is not None
-        )
+        seed = self._start_seed
+        key, self.action_mask, self._rng_before_reset = self.backend.reset(seed, seed is not None)
         # After the reset: if that is interrupted, the old episode can be replayed.
         self.actions_since_reset.clear()
         self.needs_reset = False
@@ -168,8 +166,7 @@ class IndexedEnv:
         """Take the reset action; return the next state, which is the start unless the environment is at fault."""
         if self.has_virtual_start:
             self.actions_since_reset.clear()
-            # The environment itself is reset by the first action in the virtual start, which draws the first
-            # observation.
+            # The first action in the virtual start resets the environment, which draws the first observation.
             self.needs_reset, self.action_mask = False, None
             return self.start
         return self._find_or_add_state(self.reset_backend())
@@ -295,7 +292,7 @@ class GymAdapter(MonitoredEnv):
         self._raise_pending_failure()
         if self._env_seed is None:
             self.reset_with_seed(int(rng.integers(2**31)))
-        # A failure voids a run only if it continues: to stop there is a stopping time like any other.
+        # A failure voids a run only if it continues (docs/theory-more.md, "Several copies").
         self._diagnostics.report_lost_transitions()
         if self._state_unknown:
             self._restart_with_new_seed()

@@ -18,7 +18,7 @@ from adagoal.core.errors import InputError
 from adagoal.core.linear_mixture import ROW_SUM_TOLERANCE, LinearMixture, mixture_from_kernels
 from adagoal.core.types import Floats, GridLayout, Longs
 from adagoal.envs.model import TabularMDP
-from adagoal.envs.toy_models import MAX_GRID_CELLS
+from adagoal.envs.toy_models import MAX_CELLS
 
 
 def windy_mixture(
@@ -109,9 +109,8 @@ def weather_mixture(
     winds = moves[np.random.default_rng(seed).integers(len(moves), size=(d - 1, len(cells)))]
     calm = _grid_transition_kernel(cells, [[(1.0, move)] for move in moves])
     windy = [_grid_transition_kernel(cells, [[(1.0 - strength, move), (strength, w)] for move in moves]) for w in winds]
-    return _build_grid_mixture(
-        f"mixture-weather-{shape}", [calm, *windy], _default_weights(theta, d), cells, len(moves)
-    )
+    weights = _default_weights(theta, d)
+    return _build_grid_mixture(f"mixture-weather-{shape}", [calm, *windy], weights, cells, len(moves))
 
 
 def tree_mixture(
@@ -123,7 +122,7 @@ def tree_mixture(
     chosen one. Door a of room s leads to room ``doors`` s + 1 + a, or nowhere if that room does not exist. The start is
     the root, room 0.
     """
-    check_integer("rooms", rooms, 2, MAX_GRID_CELLS)
+    check_integer("rooms", rooms, 2, MAX_CELLS)
     check_integer("doors", doors, 2, 100)
     check_integer("d", d, 1, doors)
     check_total_size("rooms, doors, d", rooms, doors, d)
@@ -151,10 +150,8 @@ def _parse_grid_shape(shape: str) -> tuple[Longs, Longs]:
         sides = [int(side) for side in shape.split("x")]
     except (ValueError, AttributeError):
         raise InputError(f"shape: must look like 8x8 or 10x10x10, got {shape!r}") from None
-    if len(sides) < 2 or min(sides) < 2 or math.prod(sides) > MAX_GRID_CELLS:
-        raise InputError(
-            f"shape: needs 2 or more sides of 2 or more cells, at most {MAX_GRID_CELLS} cells, got {shape!r}"
-        )
+    if len(sides) < 2 or min(sides) < 2 or math.prod(sides) > MAX_CELLS:
+        raise InputError(f"shape: needs 2 or more sides of 2 or more cells, at most {MAX_CELLS} cells, got {shape!r}")
     cells = np.stack(np.meshgrid(*(np.arange(side) for side in sides), indexing="ij"), axis=-1).reshape(-1, len(sides))
     unit = np.eye(len(sides), dtype=np.int64)
     moves = np.stack([-unit[0], unit[1], unit[0], -unit[1], *(sign * e for e in unit[2:] for sign in (1, -1))])
@@ -182,7 +179,6 @@ def _build_grid_mixture(
 ) -> TabularMDP:
     sides = cells.max(axis=0) + 1
     start = int(np.flatnonzero((cells == sides // 2).all(axis=1))[0])
-    # Rounded up, so the bound on the norm does not give theta's norm away.
     B = max(1.0, math.ceil(10 * float(np.linalg.norm(theta))) / 10)
     flat = len(sides) == 2
     layout = GridLayout((int(sides[0]), int(sides[1])), cells, np.zeros(sides, bool)) if flat else None

@@ -54,9 +54,8 @@ class TabularMDP:
 
     def __post_init__(self) -> None:
         if self.n_states < 1 or self.n_actions < 1:
-            raise InputError(
-                f"a model needs at least one state and one action, got {self.n_states} and {self.n_actions}"
-            )
+            sizes_text = f"{self.n_states} and {self.n_actions}"
+            raise InputError(f"a model needs at least one state and one action, got {sizes_text}")
         if self.n_actions > MAX_ACTIONS:
             raise InputError(f"the model has {self.n_actions} actions; at most {MAX_ACTIONS} are possible")
         _check_start_state(self.start, self.n_states)
@@ -135,7 +134,6 @@ class TabularMDP:
         for action, p in enumerate(P):
             if p.shape != (n_states, n_states):
                 raise InputError(f"action {action}: must have the shape [S, S], got {list(p.shape)}", "P")
-        # Stacked by action; the pairs are ordered by state.
         by_action = sparse.csr_matrix(sparse.vstack(P, format="csr", dtype=float))
         order = np.arange(n_states * n_actions).reshape(n_actions, n_states).T.ravel()
         matrix = _correct_rounding(by_action[order], *(p.dtype for p in P))
@@ -186,9 +184,8 @@ class TabularMDP:
 
     def kernel(self) -> sparse.csr_matrix:
         """Return p as a sparse matrix [S * A, S]."""
-        return sparse.csr_matrix(
-            (self.probabilities, self.successors, self.indptr), shape=(self.n_states * self.n_actions, self.n_states)
-        )
+        shape = self.n_states * self.n_actions, self.n_states
+        return sparse.csr_matrix((self.probabilities, self.successors, self.indptr), shape=shape)
 
 
 Model = TabularMDP
@@ -226,7 +223,7 @@ def model_from_matrix(
     if not isinstance(sets, Mapping | None):
         raise InputError(f"must be names with states, got {sets!r}", "sets")
     is_terminal, absent = _state_mask(terminal, n_states, "terminal"), _absent_pairs(action_mask, n_states, n_actions)
-    # A copy, because the matrix may be the user's.
+    # A copy: the matrix of the caller must not change.
     matrix = matrix.copy()
     matrix.sum_duplicates()
     matrix.data[np.repeat(absent, np.diff(matrix.indptr))] = 0.0
@@ -236,9 +233,8 @@ def model_from_matrix(
         # Kernels need a successor in every row: absent pairs lead to the start, empty rows of terminal states to
         # themselves.
         successors = np.where(absent[empty], start, empty // n_actions)
-        matrix = sparse.csr_matrix(
-            matrix + sparse.csr_matrix((np.ones(len(empty)), (empty, successors)), shape=matrix.shape)
-        )
+        added = sparse.csr_matrix((np.ones(len(empty)), (empty, successors)), shape=matrix.shape)
+        matrix = sparse.csr_matrix(matrix + added)
     return TabularMDP(
         n_states,
         n_actions,

@@ -45,11 +45,8 @@ def describe_space(space: spaces.Space[Any]) -> dict[str, Any]:
     if isinstance(space, spaces.Tuple):
         return {"kind": "tuple", "parts": [describe_space(part) for part in space.spaces]}
     if isinstance(space, spaces.Dict):
-        return {
-            "kind": "dict",
-            "names": list(space.spaces),
-            "parts": [describe_space(p) for p in space.spaces.values()],
-        }
+        parts = [describe_space(part) for part in space.spaces.values()]
+        return {"kind": "dict", "names": list(space.spaces), "parts": parts}
     kinds = "Discrete, Text, Box, MultiDiscrete, MultiBinary, Tuple or Dict"
     raise InputError(f"observations of type {type(space).__name__} cannot be compared exactly; use {kinds}", "env")
 

@@ -25,7 +25,7 @@ from adagoal.core.transition_data import TransitionCounts
 from adagoal.core.types import Bools, Floats, Longs, ObservedStates
 from adagoal.envs import episode_loop, observation_keys
 from adagoal.envs.base_env import BaseEnv, Diagnostics, LabelledStates, MonitoredEnv
-from adagoal.envs.counting_env import ActionMasks
+from adagoal.envs.counting_env import ActionMasks, make_room_for_states
 from adagoal.envs.env_workers import EnvWorker, RolloutRecord, WorkerPlan, WorkerPool
 from adagoal.envs.gym_adapter import MAX_REPLAY_STEPS, check_saved_episode
 from adagoal.parallel.exceptions import WorkerFailure, WorkerKilled
@@ -169,21 +169,20 @@ class ParallelEnv(MonitoredEnv):
 
     def _merge_record(self, i: int, record: RolloutRecord, counts: TransitionCounts, threshold: Longs) -> bool:
         """Count the transitions of worker i; return whether they end the rollout."""
-        if self._exceeds_state_bound(record):
-            error = InputError(
-                f"{self.name} has more than {self.state_bound} states; give a larger number", "max_states"
-            )
+        virtual = self._properties.has_virtual_start
+        n_new = sum(key not in self._state_numbers for key, _ in record.new_states)
+        if len(self._state_numbers) + virtual + n_new > self.state_bound:
+            text = f"{self.name} has more than {self.state_bound} states; give a larger number"
             # Without numbers for the new states none of its transitions can be counted.
             record = record._replace(transitions=record.transitions[:0], new_states=[], masks={}, mask_conflicts=[])
-            record = record._replace(failure=WorkerFailure.from_exception(error))
+            record = record._replace(failure=WorkerFailure.from_exception(InputError(text, "max_states")))
         numbers, A = self._final_state_numbers(i, record), self.n_actions
         # Contiguous like all other arrays: Numba would compile the kernels again for another memory layout.
         moves, next_states, terminated = np.ascontiguousarray(record.transitions.T)
         is_step = moves >= 0  # else a reset
         states, next_states = numbers[np.where(is_step, moves // A, -1 - moves)], numbers[next_states]
         moves = np.where(is_step, states * A + moves % A, -1 - states)
-        # Before the masks and counts of the new states are written.
-        self._grow_counts(counts)
+        make_room_for_states(counts, len(self._state_numbers) + virtual, self.state_bound)
         self._merge_action_masks(counts, numbers, record)
         # Before the steps are counted, which marks their states as seen.
         found_new_state = not counts.seen[next_states].all()
@@ -217,15 +216,6 @@ class ParallelEnv(MonitoredEnv):
             self._state_numbers[key] = len(self._known_states) + self._properties.has_virtual_start
             self._known_states.append((key, label))
         return self._state_numbers[key]
-
-    def _exceeds_state_bound(self, record: RolloutRecord) -> bool:
-        n_new = sum(key not in self._state_numbers for key, _ in record.new_states)
-        return len(self._state_numbers) + self._properties.has_virtual_start + n_new > self.state_bound
-
-    def _grow_counts(self, counts: TransitionCounts) -> None:
-        """Allocate rows for the states met so far, and one for the next."""
-        while len(self._state_numbers) + self._properties.has_virtual_start >= counts.n_states < self.state_bound:
-            counts.grow_states(min(2 * counts.n_states, self.state_bound))
 
     def _merge_action_masks(self, counts: TransitionCounts, numbers: Longs, record: RolloutRecord) -> None:
         """Mark the absent pairs of new states; a state that several workers discovered must have one mask."""

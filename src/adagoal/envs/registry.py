@@ -231,9 +231,8 @@ def _build_named_model(name: str, arguments: Mapping[str, Any]) -> TabularMDP:
 def _check_argument_names(env: str, arguments: Mapping[str, Any], accepted: Iterable[str]) -> None:
     for argument in arguments:
         if argument not in accepted:
-            raise InputError(
-                f"{env} has no argument {argument!r}; it accepts {', '.join(accepted) or 'none'}", "env_args"
-            )
+            known = ", ".join(accepted) or "none"
+            raise InputError(f"{env} has no argument {argument!r}; it accepts {known}", "env_args")
 
 
 def find_gym_spec(env: str) -> tuple[EnvSpec, list[str]]:

@@ -37,9 +37,7 @@ class ModelSimulator(BaseEnv):
     def __init__(self, mdp: TabularMDP, own: bool = False, observations: int | None = None) -> None:
         # A run could do nothing but reset.
         if mdp.terminal[mdp.start]:
-            raise InputError(
-                f"state {mdp.start} is terminal, so no other state can be reached; choose another state", "start"
-            )
+            raise InputError(f"state {mdp.start} is terminal, so no other can be reached; choose another", "start")
         super().__init__(mdp.name, mdp.n_actions, mdp.start, mdp.n_states, mdp.n_states, start_is_certain=True)
         self.mdp, self.own, self._n_observations = mdp, own, observations
         self.labels, self.layout, self.mixture = mdp.labels, mdp.layout, mdp.mixture
@@ -74,19 +72,16 @@ class ModelSimulator(BaseEnv):
             arrays = mdp.indptr, mdp.successors, self._cumulative_probabilities, mdp.terminal, mdp.start
             updated = c.successor, c.count, c.recent, c.support, c.n, c.settled, c.visits, c.seen, c.absent
             model = episode_loop.CountingModel(*arrays, plan.replan_thresholds, *updated)
-            steps, episodes = episode_loop.play_episodes_compiled(
-                model, episode_plan, self._position, rng, max_steps, log
-            )
+            arguments = model, episode_plan, self._position, rng, max_steps, log
+            steps, episodes = episode_loop.play_episodes_compiled(*arguments)
             counts.terminal |= self.mdp.terminal & counts.seen
             return episode_loop.make_outcome(steps, episodes, log)
         env = _SampledModel(self.mdp, self._cumulative_probabilities, rng)
         # No markov tests, and no masks: which pairs are absent is known already.
         counting = CountingEnv(env, plan, counts, None, Diagnostics(), use_masks=False)
-        position = self._position.tolist()
+        position, python_plan = self._position.tolist(), episode_loop.to_python_plan(episode_plan)
         try:
-            steps, episodes = episode_loop.play_episodes(
-                counting, episode_loop.to_python_plan(episode_plan), position, rng, max_steps, log
-            )
+            steps, episodes = episode_loop.play_episodes(counting, python_plan, position, rng, max_steps, log)
         finally:
             # Also after an interrupt: the log and the counts must agree.
             counting.flush_counts()
@@ -161,7 +156,6 @@ class _SampledModel:
 def _cumulative_rows(mdp: TabularMDP) -> Floats:
     """[nnz] cumulative probabilities inside each row; the last is infinite."""
     total = np.cumsum(mdp.probabilities)
-    # One cumulative sum over all rows, less what came before each row.
     before_row = np.concatenate([[0.0], total])[mdp.indptr[:-1]]
     cumulative: Floats = total - np.repeat(before_row, np.diff(mdp.indptr))
     # Rounding may leave the last sum below one. A larger u would continue into the next row.

@@ -45,9 +45,8 @@ def load_storm_model(path: Path, constants: Mapping[str, Any]) -> TabularMDP:
     with _silence_storm(storm, path):
         if path.suffix in (".drn", ".umb"):
             if constants:
-                raise InputError(
-                    f"{path.name} has no constants, got {', '.join(constants)}; leave them out", "env_args"
-                )
+                names = ", ".join(constants)
+                raise InputError(f"{path.name} has no constants, got {names}; leave them out", "env_args")
             return convert_storm_model(_build_explicit_model(storm, path), path.stem)
         storm_model, label_names = _build_program(storm, path, constants)
         return convert_storm_model(storm_model, path.stem, label_names)
@@ -133,11 +132,12 @@ def _build_program(storm: Any, path: Path, constants: Mapping[str, Any]) -> tupl
         raise InputError(f"{path.name} needs values of its constants {', '.join(missing)}", "env_args")
     if constants:
         program, properties = storm.instantiate_constants(program, dict(constants), properties)
-    targets = {
-        formula.get_name(): target
-        for formula in properties
-        if (target := _reachability_target(formula.get_raw_formula())) is not None
-    }
+    targets: dict[str, Any] = {}
+    for formula in properties:
+        # A property that asks to reach some states, P=? [F x] or R=? [F x], gives its name to these states.
+        inner = getattr(formula.get_raw_formula(), "subformula", None)
+        if inner is not None and inner.is_eventually_formula:
+            targets[formula.get_name()] = inner.subformula
     # Each formula twice: Storm ends a model at the target of a single formula.
     options = storm.BuilderOptions(2 * list(targets.values()))
     options.set_build_all_labels()
@@ -145,12 +145,6 @@ def _build_program(storm: Any, path: Path, constants: Mapping[str, Any]) -> tupl
     options.set_build_choice_labels()
     labels = {name: str(target).strip('"') for name, target in targets.items()}
     return storm.build_model(program, options=options), labels
-
-
-def _reachability_target(formula: Any) -> Any:
-    """Return the target x of a property P=? [F x] or R=? [F x]; None for other properties."""
-    inner = getattr(formula, "subformula", None)
-    return inner.subformula if inner is not None and inner.is_eventually_formula else None
 
 
 def _build_explicit_model(storm: Any, path: Path) -> Any:
