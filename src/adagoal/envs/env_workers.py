@@ -185,12 +185,7 @@ class EnvWorker:
         at_virtual_start = self._env.has_virtual_start and self._position[0] == self._env.start
         # Without the states: their numbers and labels are saved once for all workers.
         episode = self._env.episode_snapshot(at_virtual_start, state_unknown=False)
-        return {
-            "place": list(self._position),
-            "rng": self._rng.bit_generator.state,
-            "generator": episode["generator"],
-            "actions": episode["actions"],
-        }
+        return {"place": list(self._position), "rng": self._rng.bit_generator.state} | episode
 
     def restore_position(self, saved: dict[str, Any], new_states: LabelledStates, seed: int) -> bool:
         """Go back to a saved position; return whether replaying the episode led there.

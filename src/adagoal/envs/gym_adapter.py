@@ -191,18 +191,20 @@ class IndexedEnv:
         return state
 
     def episode_snapshot(self, at_virtual_start: bool, state_unknown: bool) -> dict[str, Any]:
-        """Return the state numbers, and the generator and actions from which the current episode can be replayed."""
+        """Return the generator and the actions from which the current episode can be replayed."""
         # Do not ask the backend if the state is unknown: its process may be gone.
         generator: dict[str, Any] = {}
         if not state_unknown:
             generator = self.backend.generator_state() if at_virtual_start else self._rng_before_reset
-        keys = [] if self._states_declared else [observation_keys.key_to_json(key) for key in self.state_numbers]
-        return {
-            "generator": generator,
-            "actions": None if at_virtual_start or state_unknown else list(self.actions_since_reset),
-            "states": keys,
-            "labels": [] if self._states_declared else list(self.labels),
-        }
+        actions = None if at_virtual_start or state_unknown else list(self.actions_since_reset)
+        return {"generator": generator, "actions": actions}
+
+    def states_snapshot(self) -> dict[str, Any]:
+        """Return the keys and labels of the states; empty if the environment declares its states."""
+        if self._states_declared:
+            return {"states": [], "labels": []}
+        keys = [observation_keys.key_to_json(key) for key in self.state_numbers]
+        return {"states": keys, "labels": list(self.labels)}
 
     def restore_state_numbers(self, snapshot: dict[str, Any]) -> None:
         """Restore the numbers and labels of states; raise ``ValueError`` if the snapshot is of another environment."""
@@ -366,7 +368,8 @@ class GymAdapter(MonitoredEnv):
             "seed": self._env_seed,
             "diagnostics": self._diagnostics.state(),
         }
-        return self._markov_tests.state(), facts | self._env.episode_snapshot(at_virtual_start, self._state_unknown)
+        episode = self._env.episode_snapshot(at_virtual_start, self._state_unknown)
+        return self._markov_tests.state(), facts | episode | self._env.states_snapshot()
 
     def restore(self, arrays: dict[str, NDArray[Any]], facts: dict[str, Any]) -> None:
         """Restore a snapshot; exact if the environment draws from ``np_random`` only."""

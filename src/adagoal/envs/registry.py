@@ -267,7 +267,7 @@ def make_gym_env(env: str, arguments: Mapping[str, Any]) -> GymEnv:
     with _convert_package_errors(env, arguments):
         creator: Any = spec.entry_point if callable(spec.entry_point) else load_env_creator(str(spec.entry_point))
         parameters = inspect.signature(creator).parameters
-        # Checked before the call, so a misspelt name is told from a TypeError inside the environment.
+        # Checked before the call, so a misspelt name is not reported as a failure of the environment.
         if not any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
             _check_argument_names(env, arguments, [name for name in parameters if name != "render_mode"])
         return gymnasium.make(spec, disable_env_checker=True, **arguments)
