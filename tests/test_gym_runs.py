@@ -17,7 +17,6 @@ from adagoal.core.transition_data import TransitionCounts
 from adagoal.envs import registry, toy_models
 from adagoal.envs.env_backends import InProcessEnv
 from adagoal.envs.gym_adapter import GymAdapter
-from adagoal.envs.indexed_env import TERMINAL_LABEL_SUFFIX
 from adagoal.envs.model import TabularMDP, model_from_rows
 from adagoal.runs import run_folder
 from adagoal.runs.result import Result, load_result
@@ -149,7 +148,7 @@ def as_numbered(mdp: TabularMDP, world: GymAdapter, starts: tuple[int, ...]) -> 
     shown = [divmod(state, 7) for state in range(mdp.n_states)]
 
     def numbers(label: str) -> list[str]:
-        return label.removesuffix(TERMINAL_LABEL_SUFFIX).strip("[]").split()
+        return label.removesuffix(" (end)").strip("[]").split()
 
     met = [shown.index((int(a), int(b))) for a, b in map(numbers, world.labels[1:])]
     order = [*([] if virtual else starts), *met]

@@ -129,7 +129,7 @@ def test_a_kill_from_outside_between_two_steps() -> None:
 
 
 def test_a_process_that_is_killed_again_and_again_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("adagoal.envs.gym_adapter.MAX_CONSECUTIVE_KILLS", 1)
+    monkeypatch.setattr("adagoal.envs.gym_adapter.GymAdapter.MAX_CONSECUTIVE_KILLS", 1)
     with pytest.raises(EnvironmentFailure, match="was killed"):
         play(remote("Dies", after=1), 100)
 

@@ -167,7 +167,7 @@ def _check_env_object(check: Check, named: Any, env: Any, options: CheckOptions)
     check.n_states = None if backend.spaces.declared_states is None else adapter.state_bound
     _step_and_record(check, adapter, backend, options)
     if options.step_timeout is None and check.one_generator is not None:
-        _record_space_and_masks(check, inspected.findings)
+        _record_space_and_masks(check, inspected)
     check.warnings += adapter.warnings
     check.void += adapter.void_reasons
     check.plan += _describe_exploration(check, adapter)
@@ -209,10 +209,10 @@ def _step_and_record(check: Check, adapter: GymAdapter, backend: EnvBackend, opt
             )
 
 
-def _record_space_and_masks(check: Check, findings: env_checker.EnvFindings) -> None:
-    check.in_space, check.action_masks = findings.invalid_observation is None, findings.has_action_mask
-    if findings.invalid_observation is not None:
-        check.warnings.append(f"the observation {findings.invalid_observation} is not in the observation space")
+def _record_space_and_masks(check: Check, inspected: env_checker.InspectionWrapper) -> None:
+    check.in_space, check.action_masks = inspected.invalid_observation is None, inspected.has_action_mask
+    if inspected.invalid_observation is not None:
+        check.warnings.append(f"the observation {inspected.invalid_observation} is not in the observation space")
 
 
 def _describe_exploration(check: Check, env: TabularEnv) -> list[str]:

@@ -19,8 +19,7 @@ from adagoal.core.errors import OBJECT_ENV_PREFIX, InputError
 from adagoal.core.exploration_run import RunObserver
 from adagoal.core.goal_space import StoredLabeler
 from adagoal.envs import env_factory, model_sources, registry
-from adagoal.envs.gym_adapter import GymAdapter
-from adagoal.envs.indexed_env import StartSeed
+from adagoal.envs.gym_adapter import GymAdapter, StartSeed
 from adagoal.envs.model import TabularMDP
 from adagoal.envs.parallel_env import ParallelEnv
 from adagoal.envs.simulator import ModelSimulator

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import asdict, dataclass, field
-from typing import Any, ClassVar, final
+from typing import Any, ClassVar, NamedTuple, final
 
 from adagoal.core.file_formats import COUNT_SCHEMA, check_json_value, object_schema
 from adagoal.core.linear_mixture import LinearMixture
-from adagoal.core.types import GridLayout
+from adagoal.core.types import GridLayout, ObservedStates
 from adagoal.envs.assumption_tests import MarkovTests
+from adagoal.envs.observation_keys import StateKey
 
-_LINES_SCHEMA = {"type": "array", "items": {"type": "string"}}
+LabelledStates = list[tuple[StateKey, str]]  # keys and labels, in the order of the state numbers
 
 
 @dataclass
@@ -21,8 +22,9 @@ class Diagnostics:
     warnings: list[str] = field(default_factory=list)
     void_reasons: list[str] = field(default_factory=list)
     lost_transitions: int = 0  # transitions in which the environment failed
+    LINES_SCHEMA: ClassVar[dict[str, Any]] = {"type": "array", "items": {"type": "string"}}
     FACTS_SCHEMA: ClassVar[dict[str, Any]] = object_schema(
-        warnings=_LINES_SCHEMA, void_reasons=_LINES_SCHEMA, lost_transitions=COUNT_SCHEMA
+        warnings=LINES_SCHEMA, void_reasons=LINES_SCHEMA, lost_transitions=COUNT_SCHEMA
     )
 
     def add_warning(self, line: str) -> None:
@@ -31,7 +33,8 @@ class Diagnostics:
             self.warnings.append(line)
 
     def add_void_reason(self, line: str) -> None:
-        """Add a reason, once. Lines that agree up to the first comma count as the same: the rest is an example."""
+        """Add a reason, once."""
+        # Lines that agree up to the first comma are the same reason: the rest names the first state that showed it.
         if not any(line.split(",")[0] == known.split(",")[0] for known in self.void_reasons):
             self.void_reasons.append(line)
 
@@ -43,6 +46,7 @@ class Diagnostics:
         """Add a void reason: a state was terminal at one visit only."""
         self.add_void_reason(
             f"a state ended the episode at one visit and not at another, first state {state}; "
+            # Twice as many: every observation may be a terminal state and another one.
             f"max_states={2 * state_bound} (--max-states {2 * state_bound}) makes the two visits different states"
         )
 
@@ -51,7 +55,8 @@ class Diagnostics:
         self.add_void_reason(f"a state had other actions at one visit than at another, first state {state}")
 
     def report_lost_transitions(self) -> None:
-        """Add a void reason if transitions were lost: the run continues without them, so the data are biased."""
+        """Add a void reason if transitions were lost."""
+        # Called when the run continues. Whether a step fails may depend on its outcome, so the data are biased.
         if self.lost_transitions:
             self.add_void_reason(
                 f"the environment failed and the run continued, so the data lack {self._lost_text} and the estimates "
@@ -74,7 +79,8 @@ class Diagnostics:
         return asdict(self)
 
     def restore(self, facts: dict[str, Any]) -> None:
-        """Add the lines of a snapshot to those of this object, which were added while the environment was made."""
+        """Restore a snapshot."""
+        # Its lines are added to those of this object, which were added while the environment was made again.
         check_json_value(self.FACTS_SCHEMA, facts)
         for line in facts["warnings"]:
             self.add_warning(line)
@@ -86,11 +92,17 @@ class Diagnostics:
 class BaseEnv:
     """Common fields of all environments; :class:`~adagoal.core.environment.TabularEnv` says what they mean."""
 
+    POSITION_SCHEMA: ClassVar[dict[str, Any]] = {  # state, goal column (-1: none), steps of the episode
+        **{"type": "array", "minItems": 3, "maxItems": 3},
+        "items": {"type": "integer", "minimum": -1, "maximum": 2**62},
+    }
+
     def __init__(
         self, name: str, n_actions: int, start: int, state_bound: int, initial_states: int, start_is_certain: bool
     ) -> None:
         self.name, self.n_actions, self.start = name, n_actions, start
         self.state_bound, self.initial_states = state_bound, initial_states
+        # The union over pairs is fixed before the first step, so it is over the pairs that could exist.
         self.pair_bound = state_bound * n_actions
         self.start_is_certain, self.uses_action_masks = start_is_certain, True
         self.layout: GridLayout | None = None
@@ -108,32 +120,37 @@ class BaseEnv:
         self._diagnostics.add_void_reason(line)
 
 
+class EnvProperties(NamedTuple):
+    """What is known of an environment before the first step; all workers must agree on it."""
+
+    n_actions: int
+    start: int
+    state_bound: int
+    initial_states: int
+    has_virtual_start: bool  # the start is a state of its own, before the random first observation
+    first_states: LabelledStates | None  # states known at first, without the virtual start; None if all are declared
+    observed_states: ObservedStates  # how observations identify states; with the digests of the first states
+    reseeded: tuple[str, ...]  # random generators that every reset puts into the same state
+
+
 class MonitoredEnv(BaseEnv, ABC):
-    """An environment of the user: its transitions are tested, and its code may fail at any step.
+    """An environment of the user: its transitions are tested, and its code may fail at any step."""
 
-    ``reseeded`` are the random generators that every reset puts into the same state.
-    """
+    MAX_CONSECUTIVE_KILLS = 3  # times in a row that a process may be killed before its first step
 
-    def __init__(
-        self,
-        name: str,
-        n_actions: int,
-        start: int,
-        state_bound: int,
-        initial_states: int,
-        has_virtual_start: bool,
-        reseeded: tuple[str, ...],
-    ) -> None:
+    def __init__(self, name: str, properties: EnvProperties) -> None:
+        n_actions, start, state_bound, initial_states, has_virtual_start, *_ = properties
         # Every reset leads to a virtual start by definition. Any other start is inferred from resets that agreed.
         super().__init__(name, n_actions, start, state_bound, initial_states, start_is_certain=has_virtual_start)
         self._markov_tests = MarkovTests(n_actions)
         self._given_labels: tuple[str, ...] = ()
-        self._pending_failure: BaseException | None = None  # raised by the next rollout, so no transition is lost
+        # Raised by the next rollout: raised at once, it would lose the transitions of this rollout.
+        self._pending_failure: BaseException | None = None
         self._consecutive_kills = 0  # times in a row that a process was killed before its first step
-        if reseeded:
+        if properties.reseeded:
             self.add_warning(
-                f"every reset seeds the same random numbers ({', '.join(reseeded)}): if steps draw them, all episodes "
-                "are alike and the certificates are wrong"
+                f"every reset seeds the same random numbers ({', '.join(properties.reseeded)}): if steps draw them, "
+                "all episodes are alike and the certificates are wrong"
             )
 
     @abstractmethod
@@ -143,6 +160,7 @@ class MonitoredEnv(BaseEnv, ABC):
     @property
     def labels(self) -> tuple[str, ...]:
         """Names of the states: those that were assigned, or the observations so far."""
+        # Toy-text environments have better labels than their observations, which are plain numbers.
         return self._given_labels or self._observed_labels()
 
     @labels.setter

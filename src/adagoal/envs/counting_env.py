@@ -1,7 +1,6 @@
 """Rollouts in Python: the operations of :class:`~adagoal.envs.episode_loop.EpisodeEnv`, counted and checked.
 
-Counts are updated in batches, because counting a single transition takes about as long as a step of a cheap
-environment. Only local backups need the counts at every step.
+Counts are updated in batches. Only local backups need the counts at every step.
 """
 
 from __future__ import annotations
@@ -23,11 +22,13 @@ from adagoal.envs.env_backends import ActionMask
 from adagoal.envs.episode_loop import NEW_STATE, NO_EVENT, REPLAN_DUE, STEP_FAILED
 from adagoal.parallel.exceptions import WorkerKilled
 
-MAX_PENDING_STEPS = 65_536  # steps after which counts are updated; bounds the memory of a long rollout
+# Steps after which counts are updated: counting a single transition takes about as long as a step of a cheap
+# environment, and a long rollout must not keep all its steps in memory.
+MAX_PENDING_STEPS = 65_536
 
 
 class SteppableEnv(Protocol):
-    """What a rollout steps: an :class:`~adagoal.envs.indexed_env.IndexedEnv`, or a known model."""
+    """What a rollout steps: an :class:`~adagoal.envs.gym_adapter.IndexedEnv`, or a known model."""
 
     n_actions: int
     start: int
@@ -37,17 +38,9 @@ class SteppableEnv(Protocol):
     action_mask: ActionMask  # of the current state
 
     @property
-    def n_known_states(self) -> int:
-        """Number of states that have a number."""
-        ...
-
-    def reset_to_start(self) -> int:
-        """Reset; return the next state."""
-        ...
-
-    def step(self, state: int, action: int) -> tuple[int, bool]:
-        """Take an action in a state; return the next state and whether it is terminal."""
-        ...
+    def n_known_states(self) -> int: ...
+    def reset_to_start(self) -> int: ...
+    def step(self, state: int, action: int) -> tuple[int, bool]: ...
 
 
 class ActionMasks:
@@ -77,11 +70,18 @@ class ActionMasks:
         """Return whether the mask of a state has changed. Then an action no longer has one distribution."""
         if not self._used:
             return False
+        # The masks of earlier rollouts are not stored: the absent pairs have the same information.
         if state not in self._mask_of_state:
             first = state * self._n_actions
             known = bytes(pair not in self.absent_pairs for pair in range(first, first + self._n_actions))
             self._mask_of_state[state] = known if 0 in known else None
         return self._mask_of_state[state] != mask
+
+
+def make_room_for_states(counts: TransitionCounts, n_known: int, state_bound: int) -> None:
+    """Enlarge the arrays for the known states and for one more, which the next step may find."""
+    while n_known >= counts.n_states < state_bound:
+        counts.grow_states(min(2 * counts.n_states, state_bound))
 
 
 class CountingEnv:
@@ -104,9 +104,11 @@ class CountingEnv:
         self._known_states = set(np.flatnonzero(counts.seen).tolist())
         self._terminal_states = set(np.flatnonzero(counts.terminal).tolist())
         self._tries_before_replan = plan.replan_thresholds - counts.n[: len(plan.replan_thresholds)]
+        # counts.n lags behind by the pending steps, so tries are counted here as well.
         self._tries_left: dict[int, int] = {}
         self._action_masks = ActionMasks(env.n_actions, np.flatnonzero(counts.absent).tolist(), use_masks)
-        if not counts.visits[env.start] and not env.has_virtual_start:  # before the first step of the run
+        # The start is known without being entered, so its mask is stored before the first step of the run.
+        if not counts.visits[env.start] and not env.has_virtual_start:
             counts.mark_absent_pairs(self._action_masks.add_state_mask(env.start, env.action_mask))
         # The transitions that are not counted yet: a pair s * A + a, or -1 - s for a reset in s; the next state; ...
         self._pending: list[int] = []
@@ -123,7 +125,7 @@ class CountingEnv:
             if next_state == self._env.start:
                 self._check_action_mask(next_state)
             else:
-                self._grow_counts()
+                make_room_for_states(self._counts, self._env.n_known_states, self._env.state_bound)
                 self._counts.seen[next_state] = True
                 self._diagnostics.report_reset_mismatch(next_state)
         except BaseException as error:
@@ -146,10 +148,11 @@ class CountingEnv:
             self._mark_terminal(next_state, terminated)
         is_new = next_state not in self._known_states
         if is_new:
-            self._grow_counts()
+            make_room_for_states(self._counts, self._env.n_known_states, self._env.state_bound)
             self._known_states.add(next_state)
             self._counts.seen[next_state] = True
             self._counts.mark_absent_pairs(self._action_masks.add_state_mask(next_state, self._env.action_mask))
+        # In a terminal state the reset is the only action, so its mask does not matter.
         elif not terminated:
             self._check_action_mask(next_state)
         # In one operation, after the state was marked: a signal must not leave half a transition behind.
@@ -161,6 +164,7 @@ class CountingEnv:
 
     def backup_and_choose(self, local: LocalLowerBounds, state: int, column: int) -> int:
         """Raise the bound of a column at a state, with all counts up to the last step; return the greedy action."""
+        # Only counts are updated here. The log, the tests and the visits wait for the flush.
         counts, pending = self._counts, self._pending
         for i in range(2 * int(self._n_counted[0]), len(pending), 2):
             self._count_transitions(np.array(pending[i : i + 1]), np.array(pending[i + 1 : i + 2]), i // 2)
@@ -172,12 +176,6 @@ class CountingEnv:
         if isinstance(error, InputError) and not isinstance(error, WorkerKilled):
             self._diagnostics.lost_transitions += 1
         self.failure = error
-
-    def _grow_counts(self) -> None:
-        """Make room for the known states and for one more, which the next step may find."""
-        counts = self._counts
-        if self._env.n_known_states >= counts.n_states and counts.n_states < self._env.state_bound:
-            counts.grow_states(min(2 * counts.n_states, self._env.state_bound))
 
     def _mark_terminal(self, state: int, terminated: bool) -> None:
         self._terminal_states.add(state)
@@ -196,6 +194,7 @@ class CountingEnv:
         moves, next_states = np.ascontiguousarray(np.array(self._pending, np.int64).reshape(-1, 2).T)
         self._pending.clear()
         states = np.where(moves >= 0, moves // counts.n_actions, -1 - moves)
+        # Visits include resets, which have no pair.
         counts.visits += np.bincount(states, minlength=counts.n_states)
         if self._markov_tests is not None:
             self._markov_tests.add_transitions(moves, next_states)
@@ -209,16 +208,15 @@ class CountingEnv:
         c = self._counts
         arrays = (c.successor, c.count, c.recent, c.support, c.n, c.settled)
         while not _count_pending(moves, next_states, first, self._n_counted, *arrays):
+            # Compiled code cannot enlarge the arrays. It stops at a full row, and the arrays below are new ones.
             c.grow_successors(2 * c.successor.shape[1])
             arrays = (c.successor, c.count, c.recent, c.support, c.n, c.settled)
 
 
 @numba.njit(cache=True, nogil=True)
 def _count_pending(moves, next_states, first, n_counted, *arrays):  # type: ignore[no-untyped-def]
-    """Count the transitions that are not counted yet; return False if a row has no room left.
-
-    Updates ``n_counted`` [1] in compiled code, so no signal can come between a transition and its mark.
-    """
+    """Count the transitions that are not counted yet; return False if a row has no room left."""
+    # n_counted [1] is updated in compiled code, so no signal can come between a transition and its mark.
     for i in range(n_counted[0] - first, len(moves)):
         if moves[i] >= 0 and not count_transition(moves[i], next_states[i], *arrays):
             return False

@@ -23,18 +23,8 @@ from adagoal.core.errors import EnvironmentFailure, InputError, describe_excepti
 from adagoal.core.random_streams import rng_states_equal
 from adagoal.core.types import MAX_ACTIONS
 from adagoal.core.user_code import USER_CODE_SECTION
-from adagoal.envs.observation_keys import (
-    MiniGridViewDisabled,
-    StateKey,
-    can_disable_view,
-    describe_space,
-    has_float_observations,
-    is_minigrid_env,
-    make_key_reader,
-    minigrid_full_state,
-    minigrid_state_key,
-    minigrid_state_label,
-)
+from adagoal.envs import observation_keys
+from adagoal.envs.observation_keys import StateKey
 from adagoal.parallel.worker_process import WorkerProcess
 
 DEFAULT_MAX_STATES = 10_000  # bound on the states of an environment that does not declare their number
@@ -63,30 +53,35 @@ class InProcessEnv:
             raise InputError(f"{name} has actions of type {kind}; they must be Discrete, or try adagoal train", "env")
         if actions.n > MAX_ACTIONS:
             raise InputError(f"{name} has {actions.n} actions; at most {MAX_ACTIONS} are possible", "env")
-        if has_float_observations(space) and max_states is None:
+        # Continuous observations hardly ever repeat, so every visit would be a new state.
+        if observation_keys.has_float_observations(space) and max_states is None:
             raise InputError(
                 f"{name} has continuous observations; if they take few values, say how many with max_states, "
                 "else make them discrete with a wrapper, or try adagoal train",
                 "env",
             )
         self._env_name, self._first_action, self.env = name, int(actions.start), remove_time_limits(env)
-        self._unwrapped_env: Any = env.unwrapped
-        self._is_minigrid = is_minigrid_env(self._unwrapped_env)
+        base: Any = env.unwrapped
+        self._unwrapped_env = base
+        self._is_minigrid = observation_keys.is_minigrid_env(self._unwrapped_env)
         self._last_observation: Any = None
         self._call_context: contextlib.AbstractContextManager[None] = USER_CODE_SECTION
         self._values: range | None = None  # that a discrete observation may have
         if self._is_minigrid:
             key_format = {"kind": "minigrid"}
-            self._key_reader: Callable[[Any], StateKey] = lambda _: minigrid_state_key(self._unwrapped_env)
-            if can_disable_view(self.env):  # states are read from the grid, and drawing the view takes longer
-                self._call_context = MiniGridViewDisabled(self._unwrapped_env)
+            self._key_reader: Callable[[Any], StateKey] = lambda _: observation_keys.minigrid_state_key(base)
+            # States are read from the grid, and drawing the view takes longer than the rest of a step.
+            if observation_keys.can_disable_view(self.env):
+                self._call_context = observation_keys.MiniGridViewDisabled(self._unwrapped_env)
         else:
-            key_format = describe_space(space)
-            self._key_reader = make_key_reader(key_format)
+            key_format = observation_keys.describe_space(space)
+            self._key_reader = observation_keys.make_key_reader(key_format)
             if isinstance(space, spaces.Discrete):
                 self._values = range(int(space.start), int(space.start + space.n))
         declared = self._values is not None and len(self._values) <= DEFAULT_MAX_STATES
-        if declared and max_states is not None and max_states > space.n:  # the user says: more states than observations
+        # The user says that there are more states than observations: a terminal state is then one of its own. The
+        # tables of toy-text environments show that their observations are their states.
+        if declared and max_states is not None and max_states > space.n:
             declared = type(self._unwrapped_env).__module__.startswith(TOY_TEXT)
         self.spaces = EnvSpaces(int(actions.n), self._values if declared else None, key_format)
 
@@ -94,12 +89,10 @@ class InProcessEnv:
         """Return ``spaces``; a worker can only be asked for results of methods."""
         return self.spaces
 
-    def reset(
-        self, seed: int | None = None, keep_generator: bool = False
-    ) -> tuple[StateKey, ActionMask, dict[str, Any]]:
+    def reset(self, seed: int | None = None, keep_rng: bool = False) -> tuple[StateKey, ActionMask, dict[str, Any]]:
         """Reset; return key and mask of the first state, and the state of the random generator before the reset.
 
-        ``keep_generator`` restores the generator afterwards.
+        ``keep_rng`` restores the generator afterwards.
         """
         before = self.generator_state()
         with self._convert_exceptions("cannot be reset"), self._call_context:
@@ -107,8 +100,9 @@ class InProcessEnv:
         if not (isinstance(result, tuple) and len(result) == 2 and isinstance(result[1], Mapping)):
             raise self._malformed_result("reset", "(observation, info)", result)
         if self._is_minigrid:
-            self._unwrapped_env.max_steps = sys.maxsize  # BabyAI chooses another limit in every reset
-        if keep_generator:
+            # BabyAI chooses another limit in every reset.
+            self._unwrapped_env.max_steps = sys.maxsize
+        if keep_rng:
             self.set_generator_state(before)
         return self._read_state_key(result[0]), self._read_action_mask(result[1]), before
 
@@ -127,13 +121,13 @@ class InProcessEnv:
 
     def label(self) -> str:
         """Return the last observation in a few words."""
-        return to_single_line(
-            minigrid_state_label(self._unwrapped_env) if self._is_minigrid else self._last_observation
-        )
+        base, last = self._unwrapped_env, self._last_observation
+        return to_single_line(observation_keys.minigrid_state_label(base) if self._is_minigrid else last)
 
     def observation(self) -> Any:
         """Return the last observation as goals see it; for MiniGrid the whole state, not the view."""
-        return minigrid_full_state(self._unwrapped_env) if self._is_minigrid else self._last_observation
+        base, last = self._unwrapped_env, self._last_observation
+        return observation_keys.minigrid_full_state(base) if self._is_minigrid else last
 
     def generator_state(self) -> dict[str, Any]:
         """Return the state of the environment's random generator, empty if it does not use Gymnasium's."""
@@ -152,13 +146,15 @@ class InProcessEnv:
         before, after = (legacy.get_state(), random.getstate()), []
         starts: set[StateKey] = set()
         for _ in range(2):
-            legacy.random()  # draw from each generator, so a state that is the same after both resets was set by them
+            # Draw from each generator, so a state that is the same after both resets was set by them.
+            legacy.random()
             random.random()
             if self.generator_state():
                 self._unwrapped_env.np_random.random()
             starts.add(self.reset()[0])
             _, key, position, *_ = cast(tuple[Any, ...], legacy.get_state())
             after.append((self.generator_state(), {"key": key, "position": position}, {"state": random.getstate()[1]}))
+        # These generators belong to the process of the user: the search must not change what they draw later.
         legacy.set_state(before[0])
         random.setstate(before[1])
         names = "np_random", "numpy.random", "random"
@@ -186,9 +182,8 @@ class InProcessEnv:
         got = f"{len(result)} values" if isinstance(result, tuple) else type(result).__name__
         old = (method == "step" and got == "4 values") or (method == "reset" and not isinstance(result, tuple))
         hint = "; this is the interface of the older gym: use a version or a wrapper for Gymnasium" if old else ""
-        return EnvironmentFailure(
-            f"{self._env_name}: {method}() must return {expected}, it returned {got}{hint}", "env"
-        )
+        text = f"{self._env_name}: {method}() must return {expected}, it returned {got}{hint}"
+        return EnvironmentFailure(text, "env")
 
     def _read_action_mask(self, info: Any) -> ActionMask:
         """Return the mask of the current state; Gymnasium's convention is ``info["action_mask"]``."""
@@ -196,10 +191,8 @@ class InProcessEnv:
             return None
         mask = np.asarray(info["action_mask"])
         if mask.shape != (self.spaces.n_actions,) or not ((mask == 0) | (mask == 1)).all():
-            expected = f"{self.spaces.n_actions} numbers 0 or 1"
-            raise EnvironmentFailure(
-                f"{self._env_name}: info['action_mask'] must be {expected}, it is {to_single_line(mask)}", "env"
-            )
+            expected = f"{self.spaces.n_actions} numbers 0 or 1, it is {to_single_line(mask)}"
+            raise EnvironmentFailure(f"{self._env_name}: info['action_mask'] must be {expected}", "env")
         return None if mask.all() else mask.astype(np.uint8).tobytes()
 
     def _read_state_key(self, observation: Any) -> StateKey:
@@ -220,9 +213,11 @@ def remove_time_limits(env: gymnasium.Env[Any, Any]) -> gymnasium.Env[Any, Any]:
     """Return the environment without wrappers that only limit time or check; other wrappers are copied, not changed."""
     if isinstance(env, gymnasium.Wrapper):
         inner = remove_time_limits(env.env)
+        # A time limit is not part of the state, so it would make transitions depend on the past.
         if isinstance(env, wrappers.TimeLimit | wrappers.OrderEnforcing | wrappers.PassiveEnvChecker):
             return inner
         if inner is not env.env:
+            # The environment belongs to the user, who may go on using it with its limits.
             outer = copy.copy(env)
             outer.env = inner
             return outer
@@ -251,9 +246,11 @@ class SubprocessEnv:
         return answer
 
     def _call_worker(self, method: str, *arguments: Any) -> Any:
+        # It was killed in an earlier call, by a timeout or from outside.
         if not self._worker.is_alive:
             self._start_worker()
-        with USER_CODE_SECTION:  # the user's code runs in the worker, so Ctrl-C may interrupt the wait
+        # The user's code runs in the worker, so Ctrl-C may interrupt the wait.
+        with USER_CODE_SECTION:
             self._worker.send(method, *arguments)
             return self._worker.receive(self._step_timeout)
 

@@ -18,28 +18,19 @@ from adagoal.envs.env_backends import EnvBackend
 from adagoal.envs.gym_adapter import GymAdapter
 from adagoal.envs.observation_keys import StateKey, is_minigrid_env
 
-REPRODUCIBILITY_STEPS = 300  # of a random walk that is taken twice
-POLICY_STEPS, EPISODE_STEPS = 200, 50  # steps with one random policy, and of one episode
-
-
-@dataclass
-class EnvFindings:
-    """What :class:`InspectionWrapper` noticed."""
-
-    invalid_observation: str | None = None  # the first observation that does not lie in its space
-    has_action_mask: bool = False  # whether ``info`` contains an ``action_mask``
-
 
 class InspectionWrapper(gymnasium.Wrapper[Any, Any, Any, Any]):
     """A wrapper that inspects what the environment returns and changes nothing."""
 
     def __init__(self, env: gymnasium.Env[Any, Any]) -> None:
         super().__init__(env)
-        self.findings = EnvFindings()
+        self.invalid_observation: str | None = None  # the first observation that does not lie in its space
+        self.has_action_mask = False  # whether ``info`` contains an ``action_mask``
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """Reset the environment."""
-        result = self.env.reset() if seed is None else self.env.reset(seed=seed)  # as a run calls it
+        # As a run calls it, so the check meets what a run would meet.
+        result = self.env.reset() if seed is None else self.env.reset(seed=seed)
         self._inspect_result(result, 2)
         return result
 
@@ -52,9 +43,9 @@ class InspectionWrapper(gymnasium.Wrapper[Any, Any, Any, Any]):
     def _inspect_result(self, result: Any, length: int) -> None:
         if isinstance(result, tuple) and len(result) == length:
             observation, info = result[0], result[-1]
-            self.findings.has_action_mask |= isinstance(info, Mapping) and "action_mask" in info
-            if self.findings.invalid_observation is None and not self.env.observation_space.contains(observation):
-                self.findings.invalid_observation = to_single_line(observation)
+            self.has_action_mask |= isinstance(info, Mapping) and "action_mask" in info
+            if self.invalid_observation is None and not self.env.observation_space.contains(observation):
+                self.invalid_observation = to_single_line(observation)
 
 
 def find_time_limit(env: gymnasium.Env[Any, Any]) -> int | None:
@@ -74,6 +65,7 @@ def is_seed_reproducible(backend: EnvBackend) -> bool:
 
 def uses_only_np_random(backend: EnvBackend) -> bool:
     """Return whether all randomness comes from ``np_random``: with its state restored, a walk repeats."""
+    # Without seeds: a seed in the reset would also fix generators that are not np_random.
     generator = backend.generator_state()
     if not generator:
         return False
@@ -84,10 +76,10 @@ def uses_only_np_random(backend: EnvBackend) -> bool:
 
 def _visited_keys(backend: EnvBackend, seed: int | None) -> list[StateKey]:
     """Return the keys of the states on a walk with a fixed sequence of actions."""
-    n_actions = backend.spaces.n_actions
+    n_actions, n_steps = backend.spaces.n_actions, 300
     key, mask, _ = backend.reset(seed)
     keys = [key]
-    for action in np.random.default_rng(0).integers(n_actions, size=REPRODUCIBILITY_STEPS).tolist():
+    for action in np.random.default_rng(0).integers(n_actions, size=n_steps).tolist():
         usable = np.arange(n_actions) if mask is None else np.flatnonzero(np.frombuffer(mask, np.uint8))
         terminated = truncated = not len(usable)
         if len(usable):
@@ -113,14 +105,16 @@ class RandomWalkStats:
 def run_random_walk(env: GymAdapter, steps: int, seed: int) -> RandomWalkStats:
     """Step the environment with random policies, as a run would; stop if it fails."""
     stats, rng, never = RandomWalkStats(), np.random.default_rng(seed), 2**60
+    episode_steps, policy_steps = 50, 200  # of one episode, and with one random policy
     counts = TransitionCounts(env.initial_states, env.n_actions, env.start)
     start_time = time.perf_counter()
     while stats.steps < steps:
         S, A = counts.n_states, env.n_actions
-        policy = rng.integers(A, size=(EPISODE_STEPS, S, 1))  # an action per step of the episode: a random walk
-        policy[rng.integers(20, size=policy.shape) == 0] = A  # one action in twenty is a reset
-        plan = ExplorationPlan(policy.astype(np.int16), np.array([never]), EPISODE_STEPS, np.full(S * A, never))
-        max_steps = min(POLICY_STEPS, steps - stats.steps)
+        # An action per step of the episode is a random walk; one in twenty is a reset, so resets are tested too.
+        policy = rng.integers(A, size=(episode_steps, S, 1))
+        policy[rng.integers(20, size=policy.shape) == 0] = A
+        plan = ExplorationPlan(policy.astype(np.int16), np.array([never]), episode_steps, np.full(S * A, never))
+        max_steps = min(policy_steps, steps - stats.steps)
         try:
             stats.steps += env.rollout(plan, np.ones(1), counts, rng, max_steps, max_steps).steps
         except EnvironmentFailure as error:

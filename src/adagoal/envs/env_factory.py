@@ -17,13 +17,11 @@ from adagoal.core.errors import OBJECT_ENV_PREFIX, InputError
 from adagoal.envs import model_sources, registry
 from adagoal.envs.env_backends import InProcessEnv
 from adagoal.envs.env_workers import EnvWorker
-from adagoal.envs.gym_adapter import GymAdapter
-from adagoal.envs.indexed_env import StartSeed
+from adagoal.envs.gym_adapter import GymAdapter, StartSeed
 from adagoal.envs.mixture_models import mixture_from_models, model_from_mixture
 from adagoal.envs.model import TabularMDP
 from adagoal.envs.parallel_env import ParallelEnv
 from adagoal.envs.simulator import ModelSimulator
-from adagoal.envs.toy_text_models import toy_text_model
 from adagoal.parallel.worker_process import WorkerFactory, WorkerProcess
 
 GymVectorEnv = VectorEnv[Any, Any, Any]
@@ -69,7 +67,7 @@ def make_env(
         raise InputError("is for a single worker", "step_timeout")
     worker_makers = [functools.partial(_make_env_worker, make, name, start_seed, max_states) for make in makers]
     parallel_env = ParallelEnv(worker_makers, name, make_worker)
-    model = toy_text_model(first, name, start_seed)
+    model = model_sources.toy_text_model(first, name, start_seed)
     if model is not None:
         parallel_env.labels, parallel_env.layout = model.labels, model.layout
     for line in registry.find_gym_spec(name)[1] if isinstance(env, str) else []:
@@ -122,7 +120,8 @@ def mixture(
     features = mixture_from_models(models, B)
     if theta is not None:
         return ModelSimulator(model_from_mixture(features, theta, "mixture", models[0].labels, models[0].layout))
-    _ = features.theta_parametrisation  # raises if B is too small
+    # Raises here, before the first step of the run, if B is too small.
+    _ = features.theta_parametrisation
     if isinstance(world, gymnasium.Env):
         stepped = registry.make_single_env(world, {}, None, None)[0]
         assert isinstance(stepped, GymAdapter)
@@ -136,14 +135,15 @@ def mixture(
         return stepped
     assert world is not None
     true_model = _require_exact_model(world, "the world")
-    mixture_from_models([true_model, models[0]])  # raises unless states, actions, start and terminal states agree
+    # Raises unless states, actions, start and terminal states agree. Whether the world is a mixture is for the run to
+    # find out.
+    mixture_from_models([true_model, models[0]])
     return ModelSimulator(replace(true_model, mixture=features))
 
 
 def _require_exact_model(env: MixtureCandidate, which: str) -> TabularMDP:
     model = env if isinstance(env, TabularMDP) else registry.make_exact_model(env, {}, None)
     if model is None:
-        raise InputError(
-            f"mixture: no exact model is known of {which}, {env}; it takes built-in or toy-text environments"
-        )
+        text = f"mixture: no exact model is known of {which}, {env}; it takes built-in or toy-text environments"
+        raise InputError(text)
     return model

@@ -9,8 +9,7 @@ gets a provisional number beyond all others. The merge decides its final number,
 call.
 
 :class:`WorkerPool` starts workers again when they are lost. Every restart has a seed of its own, which follows from the
-seed of the run, the index of the worker and the number of the restart. With the old seed the worker would repeat its
-samples, and they would count as new ones.
+seed of the run, the index of the worker and the number of the restart.
 """
 
 from __future__ import annotations
@@ -23,30 +22,15 @@ import numpy as np
 from adagoal.core import random_streams
 from adagoal.core.errors import EnvironmentFailure, InputError
 from adagoal.core.random_streams import StreamPurpose, random_stream, stream_seed_sequence
-from adagoal.core.types import Longs, ObservedStates
+from adagoal.core.types import Longs
 from adagoal.core.user_code import USER_CODE_SECTION
 from adagoal.envs import episode_loop
+from adagoal.envs.base_env import EnvProperties, LabelledStates
 from adagoal.envs.counting_env import ActionMasks
 from adagoal.envs.env_backends import START_TIMEOUT_SECONDS, ActionMask, InProcessEnv
-from adagoal.envs.indexed_env import IndexedEnv, StartSeed
-from adagoal.envs.observation_keys import StateKey
+from adagoal.envs.gym_adapter import IndexedEnv, StartSeed
 from adagoal.parallel.exceptions import WorkerFailure
-from adagoal.parallel.worker_process import WorkerFactory
-
-LabelledStates = list[tuple[StateKey, str]]  # keys and labels, in the order of the state numbers
-
-
-class EnvProperties(NamedTuple):
-    """What all workers must agree on."""
-
-    n_actions: int
-    start: int
-    state_bound: int
-    initial_states: int
-    has_virtual_start: bool  # the start is a state of its own, before the random first observation
-    first_states: LabelledStates | None  # states known at first, without the virtual start; None if all are declared
-    observed_states: ObservedStates  # how observations identify states; with the digests of the first states
-    reseeded: tuple[str, ...]  # random generators that every reset seeds alike
+from adagoal.parallel.worker_process import Worker, WorkerFactory
 
 
 class WorkerPlan(NamedTuple):
@@ -93,26 +77,14 @@ class EnvWorker:
 
     def get_properties(self) -> EnvProperties:
         """Return what the pool compares between workers."""
-        env, first_states = self._env, None
-        if self._backend.spaces.declared_states is None:
-            first_states = list(zip(env.state_numbers, env.labels[env.has_virtual_start :], strict=True))
-        return EnvProperties(
-            env.n_actions,
-            env.start,
-            env.state_bound,
-            env.initial_states,
-            env.has_virtual_start,
-            first_states,
-            env.observed_states(),
-            env.reseeded,
-        )
+        return self._env.get_properties()
 
     def reset_with_seed(self, seed: int) -> int:
         """Seed all randomness and go to the start; return the state after the reset."""
+        # Two streams of one seed: the draws of goals must not be those of the environment.
         self._rng = random_stream(seed, StreamPurpose.COPY_EPISODES)
-        state = self._env.seed_and_reset(
-            int(stream_seed_sequence(seed, StreamPurpose.COPY_ENVIRONMENT).generate_state(1)[0] >> 1)
-        )
+        source = stream_seed_sequence(seed, StreamPurpose.COPY_ENVIRONMENT)
+        state = self._env.seed_and_reset(int(source.generate_state(1)[0] >> 1))
         self._position, self._rng_after_seeding = [self._env.start, -1, 0], self._backend.generator_state()
         return state
 
@@ -126,12 +98,12 @@ class EnvWorker:
         self._mask_conflicts, self._transitions, self._failure = [], [], None
         if plan.before_first_step:
             self._action_masks.add_state_mask(self._env.start, self._env.action_mask)
-        state, column, clock = self._position  # columns of the whole plan become columns of this part, and back
+        state, column, clock = self._position
+        # Columns of the whole plan become columns of this part, and back. A goal without weight is given up.
         position = [state, plan.columns.index(column) if column in plan.columns else -1, clock]
-        log = np.zeros((min(max_episodes, episode_loop.MAX_EPISODES_PER_CALL), 2), np.int64)
-        _, n_episodes = episode_loop.play_episodes(
-            self, episode_loop.to_python_plan(plan.episode_plan), position, self._rng, max_steps, log
-        )
+        log = episode_loop.make_episode_log(max_episodes)
+        python_plan = episode_loop.to_python_plan(plan.episode_plan)
+        _, n_episodes = episode_loop.play_episodes(self, python_plan, position, self._rng, max_steps, log)
         self._position = [int(position[0]), plan.columns[position[1]] if position[1] >= 0 else -1, int(position[2])]
         return RolloutRecord(
             np.array(self._transitions, np.int64).reshape(-1, 3),
@@ -141,6 +113,7 @@ class EnvWorker:
             self._mask_conflicts,
             self._env.ever_truncated,
             len(self._env.actions_since_reset),
+            # Only generators of Gymnasium are known to have different seeds in all copies.
             not random_streams.rng_states_equal(self._backend.generator_state(), self._rng_after_seeding),
             self._failure,
         )
@@ -152,6 +125,7 @@ class EnvWorker:
     def _sync_state_numbers(self, new_states: LabelledStates) -> None:
         """Forget provisional numbers, and append states with their final numbers."""
         env, provisional = self._env, self._provisional_states()
+        # The agent may stand in a state with a provisional number, which changes now.
         current = next((key for key, _ in provisional if env.state_numbers[key] == self._position[0]), None)
         for key, _ in provisional:
             del env.state_numbers[key]
@@ -163,6 +137,9 @@ class EnvWorker:
         if current is not None:
             self._position[0] = env.state_numbers[current]
 
+    # The operations of EpisodeEnv differ from those of CountingEnv: they record transitions and count nothing, and
+    # exceptions other than InputError reach the pool as failures of the call.
+
     def must_reset(self, state: int) -> bool:
         return self._env.needs_reset or state in self._terminal_states
 
@@ -172,6 +149,7 @@ class EnvWorker:
         except InputError as error:
             self._failure = WorkerFailure.from_exception(error)
             return episode_loop.STEP_FAILED
+        # Another state is reported by the merge, which sees the reset.
         if next_state == self._env.start:
             self._check_action_mask(next_state)
         self._transitions += (-1 - state, next_state, 0)
@@ -187,6 +165,7 @@ class EnvWorker:
             return episode_loop.STEP_FAILED, episode_loop.NO_EVENT
         if terminated:
             self._terminal_states.add(next_state)
+        # New to this worker. Another worker may have found the state in the same round.
         is_new = next_state not in self._known_states
         self._known_states.add(next_state)
         if is_new:
@@ -204,13 +183,9 @@ class EnvWorker:
         """Return the position as JSON, and how the environment got there from its last reset."""
         self._sync_state_numbers(new_states)
         at_virtual_start = self._env.has_virtual_start and self._position[0] == self._env.start
+        # Without the states: their numbers and labels are saved once for all workers.
         episode = self._env.episode_snapshot(at_virtual_start, state_unknown=False)
-        return {
-            "place": list(self._position),
-            "rng": self._rng.bit_generator.state,
-            "generator": episode["generator"],
-            "actions": episode["actions"],
-        }
+        return {"place": list(self._position), "rng": self._rng.bit_generator.state} | episode
 
     def restore_position(self, saved: dict[str, Any], new_states: LabelledStates, seed: int) -> bool:
         """Go back to a saved position; return whether replaying the episode led there.
@@ -241,25 +216,27 @@ class WorkerPool:
 
     def __init__(self, makers: Sequence[Callable[[], EnvWorker]], name: str, make_worker: WorkerFactory) -> None:
         self._workers = [make_worker(make, f"the process of the environment {name}") for make in makers]
-        self.properties = self._start_workers(name)
+        self.properties, *others = self._start_workers(self._workers)
+        if not all(_properties_agree(self.properties, other) for other in others):
+            self.close()
+            raise InputError(f"the copies of {name} differ: they start in different states", "workers")
         self.state_unknown = [False] * len(makers)
         self.seed: int | None = None  # of the run; None before the first rollout
         self.restart_counts = [0] * len(makers)
         self.n_synced = [len(self.properties.first_states or ())] * len(makers)  # states whose numbers a worker has
 
-    def _start_workers(self, name: str) -> EnvProperties:
+    def _start_workers(self, workers: Sequence[Worker]) -> list[EnvProperties]:
         try:
-            for worker in self._workers:  # all of them before the first answer, since imports take seconds
+            # Start all before waiting for the first answer: imports take seconds.
+            for worker in workers:
                 worker.start()
                 worker.send("get_properties")
-            first, *others = [worker.receive(START_TIMEOUT_SECONDS) for worker in self._workers]
-            if not all(_properties_agree(first, other) for other in others):
-                raise InputError(f"the copies of {name} differ: they start in different states", "workers")
+            return [worker.receive(START_TIMEOUT_SECONDS) for worker in workers]
         except BaseException:
-            self._stop_workers()
+            # Stopped workers start again with the next call; a late answer would be taken for that of the next call.
+            for worker in workers:
+                worker.stop()
             raise
-        properties: EnvProperties = first
-        return properties
 
     def __len__(self) -> int:
         return len(self._workers)
@@ -268,7 +245,9 @@ class WorkerPool:
         """Call methods of several workers at once; return the results of those that did not fail."""
         results: dict[int, Any] = {}
         try:
-            with USER_CODE_SECTION:  # the user's code runs in the workers, so Ctrl-C may interrupt the wait
+            # The user's code runs in the workers, so Ctrl-C may interrupt the wait.
+            with USER_CODE_SECTION:
+                # All calls are sent before the first answer is awaited, so the workers run at the same time.
                 for i, call in calls.items():
                     self._workers[i].send(*call)
                 for i in calls:
@@ -278,18 +257,16 @@ class WorkerPool:
                         self.state_unknown[i] = True
                         on_failure(i, error)
         except BaseException:
-            self.close()  # else late replies would be taken for those of the next calls
+            # Else late replies would be taken for those of the next calls.
+            self.close()
             raise
         return results
 
     def close(self) -> None:
         """End all workers."""
-        self._stop_workers()
-        self.state_unknown = [True] * len(self)
-
-    def _stop_workers(self) -> None:
         for worker in self._workers:
             worker.stop()
+        self.state_unknown = [True] * len(self)
 
     def take_new_states(self, i: int, states: LabelledStates) -> LabelledStates:
         """Return the states whose numbers worker i does not have yet, and note that it gets them now."""
@@ -299,17 +276,12 @@ class WorkerPool:
     def restart_lost_workers(self, on_failure: FailureHandler) -> dict[int, int]:
         """Reset the workers whose state is unknown, in new processes if theirs are gone; return the states after it."""
         lost = [i for i, unknown in enumerate(self.state_unknown) if unknown]
-        for i in lost:
-            worker = self._workers[i]
-            if not worker.is_alive:
-                try:
-                    worker.start()
-                    worker.send("get_properties")
-                    worker.receive(START_TIMEOUT_SECONDS)
-                except BaseException:
-                    worker.stop()  # so the next call starts it again
-                    raise
-                self.n_synced[i] = len(self.properties.first_states or ())
+        # A worker whose environment raised is alive. Only a process that ended needs a new one, which knows the first
+        # states only.
+        gone = [i for i in lost if not self._workers[i].is_alive]
+        self._start_workers([self._workers[i] for i in gone])
+        for i in gone:
+            self.n_synced[i] = len(self.properties.first_states or ())
         states = self.call_workers({i: ("reset_with_seed", self.next_worker_seed(i)) for i in lost}, on_failure)
         for i in states:
             self.state_unknown[i] = False
@@ -317,13 +289,11 @@ class WorkerPool:
 
     def next_worker_seed(self, i: int) -> int:
         """Return the seed of another restart of worker i."""
+        # With the old seed the worker would repeat its samples, and they would count as new ones. The number of
+        # restarts is saved with the run, so a resumed run does not repeat a seed either.
         self.restart_counts[i] += 1
         source = stream_seed_sequence(self.seed or 0, StreamPurpose.COPY_LIFE, i, self.restart_counts[i])
         return int(source.generate_state(1, np.uint64)[0] >> 1)
-
-    def healthy_workers(self) -> list[int]:
-        """Return the workers whose state is known."""
-        return [i for i, unknown in enumerate(self.state_unknown) if not unknown]
 
 
 def _properties_agree(one: EnvProperties, other: EnvProperties) -> bool:

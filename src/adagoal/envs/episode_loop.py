@@ -27,23 +27,15 @@ from numba.extending import overload, register_jitable
 
 from adagoal.core.environment import OTHER_GOALS, ExplorationPlan, RolloutOutcome
 from adagoal.core.local_backup import LocalLowerBounds, backup_state
-from adagoal.core.transition_data import COUNTING_LOOP_OPTIONS, TransitionCounts, count_transition
-from adagoal.core.types import Actions, Bools, Floats, Ints, Longs
-from adagoal.envs.model import TabularMDP
+from adagoal.core.transition_data import COUNTING_LOOP_OPTIONS, count_transition
+from adagoal.core.types import Bools, Floats, Ints, Longs
 
-MAX_EPISODES_PER_CALL = 4096  # rows of the episode log, which is allocated for every rollout
+# Rows of the episode log, which is allocated for every rollout. A full log ends the rollout.
+MAX_EPISODES_PER_CALL = 4096
 
 # Plain integers, not an enum: the loop in Python reads them at every step, a million times a second.
 STEP_FAILED = -1  # in place of the next state
 NO_EVENT, REPLAN_DUE, NEW_STATE = 0, 1, 2
-
-POSITION_SCHEMA: dict[str, Any] = {
-    "type": "array",
-    "minItems": 3,
-    "maxItems": 3,
-    "items": {"type": "integer", "minimum": -1, "maximum": 2**62},
-}
-"""Position of an agent in a checkpoint: state, goal column (-1: none), steps of the episode."""
 
 
 class EpisodePlan(NamedTuple):
@@ -67,19 +59,15 @@ class EpisodeEnv(Protocol):
 
     def must_reset(self, state: int) -> bool:
         """Return whether the reset is the only action."""
-        ...
 
     def reset_from(self, state: int) -> int:
         """Reset in ``state``; return the next state, or STEP_FAILED."""
-        ...
 
     def take_action(self, state: int, action: int, rng: np.random.Generator) -> tuple[int, int]:
         """Take an action; return the next state, or STEP_FAILED, and an event. An absent action is the reset."""
-        ...
 
     def backup_and_choose(self, local: LocalLowerBounds, state: int, column: int) -> int:
         """Raise the bound of a column at a state, with the counts so far; return the greedy action."""
-        ...
 
 
 def make_episode_plan(plan: ExplorationPlan, weights: Floats, n_actions: int, start: int) -> EpisodePlan:
@@ -90,6 +78,7 @@ def make_episode_plan(plan: ExplorationPlan, weights: Floats, n_actions: int, st
     else:
         stages, n_states = plan.policy.shape[:2]
         stop_at_new_state = bool(plan.goal_state.min() == -1)
+    # Without sets every state is its own goal, and the loop has one case.
     goals_of_states = np.arange(n_states)[:, None] if plan.goals_of_states is None else plan.goals_of_states
     return EpisodePlan(
         plan.policy,
@@ -103,21 +92,6 @@ def make_episode_plan(plan: ExplorationPlan, weights: Floats, n_actions: int, st
         stop_at_new_state,
         n_actions,
         start,
-    )
-
-
-def restrict_to_columns(
-    plan: ExplorationPlan,
-    weights: Floats,
-    columns: Longs,
-    policy: Actions | LocalLowerBounds,
-    n_actions: int,
-    start: int,
-) -> EpisodePlan:
-    """Return the plan for some of its columns, whose policy is ``policy``."""
-    episode_plan = make_episode_plan(plan, weights, n_actions, start)
-    return episode_plan._replace(
-        policy=policy, goal_state=plan.goal_state[columns], cumulative_weights=np.cumsum(weights[columns])
     )
 
 
@@ -151,14 +125,17 @@ def play_episodes(env: Any, plan: EpisodePlan, position: Any, rng: Any, max_step
     steps, episodes = 0, 0
     weights = plan.cumulative_weights
     if column >= 0 and weights[column] <= (weights[column - 1] if column > 0 else 0.0):
-        column = -1  # the new plan gives this goal no weight: draw another one, without a reset
+        # The new plan gives this goal no weight: draw another one, without a reset.
+        column = -1
     while steps < max_steps:
         if column < 0:
+            # One draw per episode in both versions of the loop, so they play the same episodes.
             column = sample_column(weights, rng.random() * weights[-1])
             episode_steps = 0
         goal = plan.goal_state[column]
         reached = is_goal_reached(plan, state, goal)
         if reached or episode_steps >= plan.max_episode_steps:
+            # In the start a reset would change nothing, so it is neither taken nor counted as a step.
             next_state = plan.start if state == plan.start else reset_from(env, state)
             if next_state == STEP_FAILED:
                 break
@@ -168,6 +145,7 @@ def play_episodes(env: Any, plan: EpisodePlan, position: Any, rng: Any, max_step
             episodes += 1
             column = -1
             state = next_state
+            # States newer than the plan have no row in the policy, so the caller must plan first.
             if episodes == len(log) or state >= plan.n_planned_states:
                 break
             continue
@@ -181,7 +159,8 @@ def play_episodes(env: Any, plan: EpisodePlan, position: Any, rng: Any, max_step
         state = next_state
         steps += 1
         episode_steps += 1
-        if event == NEW_STATE and goal == -1:  # this column stands for all goals without one: any new state reaches it
+        # This column stands for all goals without one, so any new state reaches it.
+        if event == NEW_STATE and goal == -1:
             log[episodes, 0], log[episodes, 1] = -1, 1
             episodes += 1
             column = -1
@@ -194,6 +173,7 @@ def play_episodes(env: Any, plan: EpisodePlan, position: Any, rng: Any, max_step
 @register_jitable
 def is_goal_reached(plan: EpisodePlan, state: int, goal: int) -> bool:
     """Return whether the state belongs to the goal; a negative goal stands for all goals without a column."""
+    # The column of all other goals is reached in every state that belongs to such a goal.
     wanted = goal if goal >= 0 else OTHER_GOALS
     reached = False
     for k in range(plan.goals_per_state):
@@ -206,21 +186,19 @@ def is_goal_reached(plan: EpisodePlan, state: int, goal: int) -> bool:
 
 def sample_column(cumulative_weights: Any, u: float) -> int:
     """Return the column whose interval of the cumulative weights contains u."""
+    # Rounding can make u equal to the total weight, and then no interval contains it.
     return min(bisect_right(cumulative_weights, u), len(cumulative_weights) - 1)
 
 
 def must_reset(env: EpisodeEnv, state: int) -> bool:
-    """See :class:`EpisodeEnv`."""
     return env.must_reset(state)
 
 
 def reset_from(env: EpisodeEnv, state: int) -> int:
-    """See :class:`EpisodeEnv`."""
     return env.reset_from(state)
 
 
 def take_action(env: EpisodeEnv, state: int, action: int, rng: np.random.Generator) -> tuple[int, int]:
-    """See :class:`EpisodeEnv`."""
     return env.take_action(state, action, rng)
 
 
@@ -232,7 +210,7 @@ def choose_action(env: EpisodeEnv, plan: EpisodePlan, state: int, column: int, e
 
 
 class CountingModel(NamedTuple):
-    """Arrays of a known model and of the counts that the compiled loop updates."""
+    """Arrays of a known model, and of counts with room for all its successors, which the compiled loop updates."""
 
     indptr: Longs
     successors: Ints
@@ -249,14 +227,6 @@ class CountingModel(NamedTuple):
     visits: Longs
     seen: Bools
     absent: Bools
-
-    @staticmethod
-    def from_counts(mdp: TabularMDP, cumulative: Floats, thresholds: Longs, c: TransitionCounts) -> CountingModel:
-        """Collect the arrays of a model and of counts that have room for all successors."""
-        model = mdp.indptr, mdp.successors, cumulative, mdp.terminal, mdp.start, thresholds
-        return CountingModel(
-            *model, c.successor, c.count, c.recent, c.support, c.n, c.settled, c.visits, c.seen, c.absent
-        )
 
 
 @overload(sample_column, inline="always")
@@ -297,12 +267,15 @@ def _compiled_take_action(env, state, action, rng):  # type: ignore[no-untyped-d
     def step(env, state, action, rng):  # type: ignore[no-untyped-def]
         env.visits[state] += 1
         pair = state * (env.n.shape[0] // env.visits.shape[0]) + action
+        # An absent action is the reset: it is a visit, but there is nothing to learn and no count.
         if env.absent[pair]:
             return np.int64(env.start), NO_EVENT
         u, k = rng.random(), env.indptr[pair]
+        # A linear search, as most rows are short. The last entry of a row is infinite, so the search ends inside it.
         while env.cumulative[k] <= u:
             k += 1
         next_state = np.int64(env.successors[k])
+        # The arrays have room for all successors of the model, so no row can be full here.
         count_transition(pair, next_state, env.seen_successor, env.counted, env.recent, env.support, env.n, env.settled)
         if not env.seen[next_state]:
             env.seen[next_state] = True

@@ -2,16 +2,15 @@
 
 * States are observations (:mod:`adagoal.envs.observation_keys`). ``Discrete`` observations keep their numbers, unless
   ``max_states`` is above their number; other states are numbered in the order in which they are met.
-* The reset is one more action. In a ``terminated`` state every action is the reset. If states are numbered on the fly,
-  a terminal state differs from a state with the same observation that is not terminal.
+* The reset is one more action. In a ``terminated`` state every action is the reset.
 * Time limits are not part of the state, so they are removed.
 * A random first observation has a *virtual start*: a state in which every action draws it. A start seed fixes the
-  first observation instead. Then every reset uses this seed and restores the generator of the dynamics afterwards, so
-  episodes stay independent. The start is random if it is declared so (``"random"``) or if the first resets disagree.
+  first observation instead. The start is random if it is declared so (``"random"``) or if the first resets disagree.
 """
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 import gymnasium
@@ -19,35 +18,246 @@ import numpy as np
 from gymnasium.utils import seeding
 from numpy.typing import NDArray
 
+from adagoal.core import random_streams
 from adagoal.core.environment import ExplorationPlan, RolloutOutcome
-from adagoal.core.errors import EnvironmentFailure, InputError
+from adagoal.core.errors import EnvironmentFailure, InputError, to_single_line
 from adagoal.core.file_formats import COUNT_SCHEMA, check_json_value, object_schema
 from adagoal.core.goal_space import GoalSpace
 from adagoal.core.transition_data import TransitionCounts
 from adagoal.core.types import Floats, ObservedStates
-from adagoal.envs import episode_loop
-from adagoal.envs.base_env import Diagnostics, MonitoredEnv
+from adagoal.envs import episode_loop, observation_keys
+from adagoal.envs.base_env import BaseEnv, Diagnostics, EnvProperties, MonitoredEnv
 from adagoal.envs.counting_env import CountingEnv
-from adagoal.envs.env_backends import EnvBackend, InProcessEnv, SubprocessEnv
-from adagoal.envs.indexed_env import IndexedEnv, StartSeed
+from adagoal.envs.env_backends import DEFAULT_MAX_STATES, ActionMask, EnvBackend, InProcessEnv, SubprocessEnv
+from adagoal.envs.observation_keys import StateKey
 from adagoal.parallel.exceptions import WorkerKilled
 
 MAX_REPLAY_STEPS = 100_000  # longest episode that a checkpoint stores; a resumed run replays it
-MAX_CONSECUTIVE_KILLS = 3  # times in a row that a process may be killed before its first step; then the run fails
-FACTS_SCHEMA = object_schema(
-    place=episode_loop.POSITION_SCHEMA,
-    state_unknown={"type": "boolean"},
-    seed={"type": ["integer", "null"], "minimum": 0, "maximum": 2**63},
-    diagnostics=Diagnostics.FACTS_SCHEMA,
-    generator={"type": "object"},
-    actions={"type": ["array", "null"], "maxItems": MAX_REPLAY_STEPS, "items": COUNT_SCHEMA},
-    states={"type": "array"},  # the keys of the states as JSON
-    labels={"type": "array", "items": {"type": "string"}},
-)
+N_START_RESETS = 16  # the start counts as fixed if this number of resets agrees
+StartSeed = int | str | None
+"""How the first observation is drawn: with a seed, at random ("random"), or (None) inferred from a few resets."""
+
+
+class IndexedEnv:
+    """A Gymnasium environment with numbered states: maps observations to numbers, resets, and replays episodes."""
+
+    INITIAL_STATES = 64  # states allocated at first, if the environment does not declare their number
+
+    def __init__(self, backend: EnvBackend, name: str, start_seed: StartSeed, max_states: int | None) -> None:
+        self.name, self.backend, self.n_actions = name, backend, backend.spaces.n_actions
+        self.actions_since_reset: list[int] = []
+        self.needs_reset = False  # whether the environment truncated the episode, so a reset must follow
+        self.ever_truncated = False
+        self.action_mask: ActionMask = None  # of the current state
+        self._start_seed = start_seed if isinstance(start_seed, int) else None
+        self._rng_before_reset: dict[str, Any] = {}  # state of the generator before the last reset
+        self._goal_space: GoalSpace | None = None  # receives every new state
+        self.reseeded: tuple[str, ...] = ()  # random generators that every reset puts into the same state
+        start_keys = self._sample_start_keys()
+        self._start_observation = backend.observation()  # unused if the start is virtual
+        # A random first observation is a transition of a virtual start, so its distribution is learnt like any other.
+        self.has_virtual_start = start_seed == "random" or len(start_keys) > 1
+        self.labels: tuple[str, ...] = ()
+        self.state_numbers: dict[StateKey, int] = {}  # of the states met so far, or of all declared states
+        declared_states = backend.spaces.declared_states
+        self._states_declared = declared_states is not None
+        if declared_states is not None:
+            self.state_numbers = {key: s for s, key in enumerate(declared_states)}
+            self.start = len(self.state_numbers) if self.has_virtual_start else self.state_numbers[start_keys.pop()]
+            self.state_bound = self.initial_states = len(self.state_numbers) + self.has_virtual_start
+        else:
+            self.start, self.state_bound = 0, max_states or DEFAULT_MAX_STATES
+            self.initial_states = min(self.INITIAL_STATES, self.state_bound)
+            self.state_numbers = {} if self.has_virtual_start else {start_keys.pop(): 0}
+            self.labels = ("start",)
+
+    def get_properties(self) -> EnvProperties:
+        """Return what is known before the first step."""
+        first_states = None
+        if not self._states_declared:
+            first_states = list(zip(self.state_numbers, self.labels[self.has_virtual_start :], strict=True))
+        sizes = self.n_actions, self.start, self.state_bound, self.initial_states
+        return EnvProperties(*sizes, self.has_virtual_start, first_states, self.observed_states(), self.reseeded)
+
+    def _sample_start_keys(self) -> set[StateKey]:
+        """Return the keys of several first observations; a single key means a fixed start."""
+        if self._start_seed is None:
+            # Different seeds, since a start may be random and the same for one seed.
+            seeded = {self.backend.reset(seed)[0] for seed in range(N_START_RESETS)}
+            self.reseeded, unseeded = self.backend.find_reseeded_generators()
+            return seeded | unseeded
+        # A start seed fixes the start by seeding np_random in every reset. The dynamics then need the old generator
+        # back, else all episodes would draw the same numbers.
+        if not self.backend.generator_state():
+            raise InputError(
+                f"needs Gymnasium's random generator (np_random), which {self.name} does not use; leave start_seed out",
+                "start_seed",
+            )
+        start_keys = {self.backend.reset(self._start_seed)[0] for _ in range(2)}
+        if len(start_keys) > 1:
+            raise InputError(
+                f"must fix the start, but {self.name} started in two states with seed {self._start_seed}; "
+                "leave start_seed out",
+                "start_seed",
+            )
+        return start_keys
+
+    def terminal_key(self, key: StateKey) -> StateKey:
+        """Return the key of a terminal state with this observation."""
+        # In a terminal state every action is the reset. So the same observation before and at the end is two states,
+        # unless the environment numbers its states itself.
+        return key if self._states_declared else (key, "end")
+
+    def add_new_state(self, key: StateKey, label: str) -> int:
+        """Give a new state the next number."""
+        state = len(self.labels)
+        # The union bounds of the certificates are over state_bound states, so one more cannot be admitted.
+        if state >= self.state_bound:
+            raise InputError(
+                f"{self.name} has more than {self.state_bound} states; give a larger number "
+                "(if they never end, the observations are not discrete)",
+                "max_states",
+            )
+        # Before the state has a number: a goal function of the user may raise, and then the state must not exist.
+        if self._goal_space is not None:
+            self._goal_space.add_state(state, self.backend.observation(), label)
+        self.state_numbers[key] = state
+        self.labels += (label,)
+        return state
+
+    def assign_states_to_goals(self, space: GoalSpace, labels: tuple[str, ...]) -> bool:
+        """Add all known states to the goal space, and new states later; return whether all states are known."""
+        if self._states_declared:
+            for key, state in self.state_numbers.items():
+                space.add_state(state, key, labels[state] if labels else str(key))
+            return True
+        self._goal_space = space
+        if not self.has_virtual_start:
+            space.add_state(self.start, self._start_observation, labels[self.start])
+        return False
+
+    def observed_states(self) -> ObservedStates:
+        """Return the table from observations to states."""
+        if self._states_declared:
+            return ObservedStates({"kind": "states", "first": next(iter(self.state_numbers))})
+        digests = observation_keys.digest_states(self.state_numbers, len(self.labels))
+        return ObservedStates(self.backend.spaces.key_format, digests)
+
+    @property
+    def n_known_states(self) -> int:
+        """Number of states that have a number."""
+        return len(self.labels) or self.initial_states
+
+    def seed_and_reset(self, seed: int) -> int:
+        """Seed all randomness of the environment and reset; return the next state."""
+        self.backend.reset(seed)
+        return self.reset_to_start()
+
+    def reset_backend(self) -> StateKey:
+        """Reset the environment; return the key of its first observation."""
+        seed = self._start_seed
+        key, self.action_mask, self._rng_before_reset = self.backend.reset(seed, seed is not None)
+        # After the reset: if that is interrupted, the old episode can be replayed.
+        self.actions_since_reset.clear()
+        self.needs_reset = False
+        return key
+
+    def reset_to_start(self) -> int:
+        """Take the reset action; return the next state, which is the start unless the environment is at fault."""
+        if self.has_virtual_start:
+            self.actions_since_reset.clear()
+            # The first action in the virtual start resets the environment, which draws the first observation.
+            self.needs_reset, self.action_mask = False, None
+            return self.start
+        return self._find_or_add_state(self.reset_backend())
+
+    def step(self, state: int, action: int) -> tuple[int, bool]:
+        """Take an action in a state; return the next state and whether it is terminal."""
+        if self.has_virtual_start and state == self.start:
+            return self._find_or_add_state(self.reset_backend()), False
+        key, self.action_mask, terminated, truncated = self.backend.step(action)
+        # Before the action is stored: if there are too many states, the step counts as failed.
+        next_state = self._find_or_add_state(key, terminated)
+        self.actions_since_reset.append(action)
+        self.needs_reset = truncated and not terminated
+        self.ever_truncated |= self.needs_reset
+        return next_state, terminated
+
+    def _find_or_add_state(self, key: StateKey, terminated: bool = False) -> int:
+        key = self.terminal_key(key) if terminated else key
+        state = self.state_numbers.get(key)
+        if state is None:
+            return self.add_new_state(key, self.backend.label() + (" (end)" if terminated else ""))
+        return state
+
+    def episode_snapshot(self, at_virtual_start: bool, state_unknown: bool) -> dict[str, Any]:
+        """Return the generator and the actions from which the current episode can be replayed."""
+        # Do not ask the backend if the state is unknown: its process may be gone.
+        generator: dict[str, Any] = {}
+        if not state_unknown:
+            generator = self.backend.generator_state() if at_virtual_start else self._rng_before_reset
+        actions = None if at_virtual_start or state_unknown else list(self.actions_since_reset)
+        return {"generator": generator, "actions": actions}
+
+    def states_snapshot(self) -> dict[str, Any]:
+        """Return the keys and labels of the states; empty if the environment declares its states."""
+        if self._states_declared:
+            return {"states": [], "labels": []}
+        keys = [observation_keys.key_to_json(key) for key in self.state_numbers]
+        return {"states": keys, "labels": list(self.labels)}
+
+    def restore_state_numbers(self, snapshot: dict[str, Any]) -> None:
+        """Restore the numbers and labels of states; raise ``ValueError`` if the snapshot is of another environment."""
+        check_saved_episode(snapshot, self.n_actions)
+        if self._states_declared:
+            return
+        saved = snapshot["states"]
+        numbers = {observation_keys.key_from_json(key): s + self.has_virtual_start for s, key in enumerate(saved)}
+        # A forged label must not put several lines or control characters on a terminal.
+        labels = tuple(to_single_line(label) for label in snapshot["labels"])
+        if not len(labels) - self.has_virtual_start == len(numbers) == len(saved):
+            raise ValueError("the states do not have one number and one label each")
+        same_start = self.has_virtual_start or list(numbers)[:1] == list(self.state_numbers)[:1]
+        if len(labels) > self.state_bound or not same_start:
+            raise ValueError("the states are not those of this environment")
+        self.state_numbers, self.labels = numbers, labels
+
+    def replay_episode(self, snapshot: dict[str, Any]) -> int:
+        """Replay the episode of a snapshot; return the state that it ends in, or -1 if that state is unknown."""
+        if snapshot["generator"]:
+            self.backend.set_generator_state(snapshot["generator"])
+        if snapshot["actions"] is None:
+            return self.start
+        # The generator is in its state before the reset, so the reset and the actions repeat the episode exactly.
+        key, terminated, truncated = self.reset_backend(), False, False
+        for action in snapshot["actions"]:
+            key, self.action_mask, terminated, truncated = self.backend.step(action)
+        self.actions_since_reset = list(snapshot["actions"])
+        self.needs_reset = truncated and not terminated
+        return self.state_numbers.get(self.terminal_key(key) if terminated else key, -1)
+
+
+def check_saved_episode(snapshot: dict[str, Any], n_actions: int) -> None:
+    """Raise ``ValueError`` if the generator or the actions of a saved episode cannot be those of an environment."""
+    if snapshot["generator"]:
+        random_streams.check_rng_state(snapshot["generator"])
+    if any(action >= n_actions for action in snapshot["actions"] or ()):
+        raise ValueError(f"there is no such action; the environment has {n_actions}")
 
 
 class GymAdapter(MonitoredEnv):
     """A :class:`~adagoal.core.environment.TabularEnv` that steps a Gymnasium environment."""
+
+    FACTS_SCHEMA = object_schema(
+        place=BaseEnv.POSITION_SCHEMA,
+        state_unknown={"type": "boolean"},
+        seed={"type": ["integer", "null"], "minimum": 0, "maximum": 2**63},
+        diagnostics=Diagnostics.FACTS_SCHEMA,
+        generator={"type": "object"},
+        actions={"type": ["array", "null"], "maxItems": MAX_REPLAY_STEPS, "items": COUNT_SCHEMA},
+        states={"type": "array"},  # the keys of the states as JSON
+        labels=Diagnostics.LINES_SCHEMA,
+    )
 
     def __init__(
         self,
@@ -57,8 +267,8 @@ class GymAdapter(MonitoredEnv):
         max_states: int | None = None,
     ) -> None:
         backend = env if isinstance(env, SubprocessEnv) else InProcessEnv(env, name, max_states)
-        self._env = e = IndexedEnv(backend, name, start_seed, max_states)
-        super().__init__(name, e.n_actions, e.start, e.state_bound, e.initial_states, e.has_virtual_start, e.reseeded)
+        self._env = IndexedEnv(backend, name, start_seed, max_states)
+        super().__init__(name, self._env.get_properties())
         self._position = [self.start, -1, 0]  # state, goal column (-1: none), steps of the episode
         self._env_seed: int | None = None  # of the environment's randomness; None before the first rollout
         self._state_unknown = False  # True after a step that failed or was interrupted
@@ -84,6 +294,7 @@ class GymAdapter(MonitoredEnv):
         self._raise_pending_failure()
         if self._env_seed is None:
             self.reset_with_seed(int(rng.integers(2**31)))
+        # A failure voids a run only if it continues (docs/theory-more.md, "Several copies").
         self._diagnostics.report_lost_transitions()
         if self._state_unknown:
             self._restart_with_new_seed()
@@ -94,6 +305,7 @@ class GymAdapter(MonitoredEnv):
         try:
             steps, episodes = episode_loop.play_episodes(counting, python_plan, self._position, rng, max_steps, log)
         except BaseException:
+            # A signal came between a step and its place in the position.
             self._state_unknown = True
             raise
         finally:
@@ -104,10 +316,12 @@ class GymAdapter(MonitoredEnv):
         return episode_loop.make_outcome(steps, episodes, log)
 
     def _handle_failure(self, failure: BaseException | None, steps: int) -> None:
-        """Restart a process that was killed from outside, since no data are missing; keep any other failure."""
+        # A process that was killed from outside is restarted: the kill is assumed not to depend on what it met, so
+        # nothing biases the data (docs/theory-more.md, "Several copies"). Any other failure is kept.
         self._state_unknown = isinstance(failure, InputError)
+        # Steps between two kills show that the environment works. Without any, restarting could go on for ever.
         self._consecutive_kills = 0 if steps else self._consecutive_kills + 1
-        if isinstance(failure, WorkerKilled) and self._consecutive_kills <= MAX_CONSECUTIVE_KILLS:
+        if isinstance(failure, WorkerKilled) and self._consecutive_kills <= self.MAX_CONSECUTIVE_KILLS:
             self.add_warning(f"{failure.reason}; the run went on from a reset in a new one")
             return
         self._pending_failure = failure
@@ -121,6 +335,7 @@ class GymAdapter(MonitoredEnv):
     def reset_with_seed(self, seed: int) -> None:
         """Reset to the start and seed the randomness of the environment."""
         self._env_seed = seed
+        # Not an error, although the start differs: the run continues, and its certificates are void.
         next_state = self._env.seed_and_reset(seed)
         if next_state != self.start:
             self._diagnostics.report_reset_mismatch(next_state)
@@ -153,32 +368,30 @@ class GymAdapter(MonitoredEnv):
             "seed": self._env_seed,
             "diagnostics": self._diagnostics.state(),
         }
-        return self._markov_tests.state(), facts | self._env.episode_snapshot(at_virtual_start, self._state_unknown)
+        episode = self._env.episode_snapshot(at_virtual_start, self._state_unknown)
+        return self._markov_tests.state(), facts | episode | self._env.states_snapshot()
 
     def restore(self, arrays: dict[str, NDArray[Any]], facts: dict[str, Any]) -> None:
-        """Restore a snapshot; exact if the environment draws from ``np_random`` only.
-
-        Another random generator of the environment cannot be restored. It gets a new seed: with the old one it would
-        repeat samples, which would be counted as new ones.
-        """
-        check_json_value(FACTS_SCHEMA, facts)
+        """Restore a snapshot; exact if the environment draws from ``np_random`` only."""
+        check_json_value(self.FACTS_SCHEMA, facts)
         self._diagnostics.restore(facts["diagnostics"])
         self._markov_tests.restore(arrays)
         self._env.restore_state_numbers(facts)
         if facts["seed"] is not None:
+            # A generator that is still in its first state after random transitions was not the one that drew them.
             unused_generator = dict(seeding.np_random(facts["seed"])[0].bit_generator.state)
             if self._markov_tests.saw_randomness and facts["generator"] == unused_generator:
                 self.add_warning(
                     "the environment draws at random without Gymnasium's generator (np_random), the only one that can "
                     "be restored: the resumed run is valid, but differs from an uninterrupted one"
                 )
+            # The replay restores np_random. No other generator can be restored, so it gets a new seed: with the old
+            # one it would repeat samples, which would be counted as new ones.
             self.reset_with_seed(int(facts["seed"]) + 1)
         self._position = [int(part) for part in facts["place"]]
-        if facts["state_unknown"] or not self._try_replay(facts):
+        is_restored = False
+        if not facts["state_unknown"]:
+            with contextlib.suppress(EnvironmentFailure):
+                is_restored = self._env.replay_episode(facts) == self._position[0]
+        if not is_restored:
             self._restart_with_new_seed()
-
-    def _try_replay(self, facts: dict[str, Any]) -> bool:
-        try:
-            return self._env.replay_episode(facts) == self._position[0]
-        except EnvironmentFailure:
-            return False

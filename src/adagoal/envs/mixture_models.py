@@ -18,8 +18,7 @@ from adagoal.core.errors import InputError
 from adagoal.core.linear_mixture import ROW_SUM_TOLERANCE, LinearMixture, mixture_from_kernels
 from adagoal.core.types import Floats, GridLayout, Longs
 from adagoal.envs.model import TabularMDP
-
-MAX_CELLS = 1_000_000
+from adagoal.envs.toy_models import MAX_CELLS
 
 
 def windy_mixture(
@@ -48,6 +47,7 @@ def windy_mixture(
     kernels = [_grid_transition_kernel(cells, [regime(i, a) for a in range(len(moves))]) for i in range(d)]
     weights = _default_weights(theta, d)
     if signed:
+        # The same true model: sum_i w_i k_i = (sum_i w_i) k_0 + sum_{i>0} w_i (k_i - k_0).
         kernels = kernels[:1] + [k - kernels[0] for k in kernels[1:]]
         weights = np.concatenate([[weights.sum()], weights[1:]])
     return _build_grid_mixture(f"mixture-windy-{shape}", kernels, weights, cells, len(moves))
@@ -75,7 +75,8 @@ def inventory_mixture(
     check_integer("capacity", capacity, 1, 99_999)
     check_integer("d", d, 1, 8)
     check_integer("orders", orders, 2, 100)
-    n_demands = 4 * 2 ** (d - 1) + 10  # beyond four times the largest mean, where the tail is negligible
+    # Beyond four times the largest mean the tail is negligible.
+    n_demands = 4 * 2 ** (d - 1) + 10
     check_total_size("capacity, orders, demands", capacity + 1, orders, n_demands)
     stock, order, demand = np.meshgrid(np.arange(capacity + 1), np.arange(orders), np.arange(n_demands), indexing="ij")
     next_stock = np.maximum(np.minimum(stock + order, capacity) - demand, 0).ravel()
@@ -83,6 +84,7 @@ def inventory_mixture(
     log_factorial = np.array([math.lgamma(j + 1.0) for j in range(n_demands)])
     kernels, shape = [], ((capacity + 1) * orders, capacity + 1)
     for i in range(d):
+        # In logarithms, since the powers and factorials overflow. Divided by the sum, because the tail is cut off.
         poisson = np.exp(np.arange(n_demands) * math.log(2.0**i) - 2.0**i - log_factorial)
         probability = np.broadcast_to(poisson / poisson.sum(), stock.shape).ravel()
         kernels.append(sparse.csr_matrix((probability, (pair, next_stock)), shape=shape))
@@ -107,9 +109,8 @@ def weather_mixture(
     winds = moves[np.random.default_rng(seed).integers(len(moves), size=(d - 1, len(cells)))]
     calm = _grid_transition_kernel(cells, [[(1.0, move)] for move in moves])
     windy = [_grid_transition_kernel(cells, [[(1.0 - strength, move), (strength, w)] for move in moves]) for w in winds]
-    return _build_grid_mixture(
-        f"mixture-weather-{shape}", [calm, *windy], _default_weights(theta, d), cells, len(moves)
-    )
+    weights = _default_weights(theta, d)
+    return _build_grid_mixture(f"mixture-weather-{shape}", [calm, *windy], weights, cells, len(moves))
 
 
 def tree_mixture(
@@ -232,7 +233,8 @@ def model_from_mixture(
     if matrix.data.min() < -ROW_SUM_TOLERANCE:
         bad = int(features.pair_of_entry[np.argmin(matrix.data)])
         raise InputError(f"theta: the features give the pair {bad} a negative probability at theta")
-    matrix.data[matrix.data < 1e-15] = 0.0  # rounding errors of signed kernels
+    # Rounding errors of signed kernels would be tiny probabilities, or negative ones.
+    matrix.data[matrix.data < 1e-15] = 0.0
     matrix.eliminate_zeros()
     return TabularMDP(
         *(features.n_states, features.n_actions, matrix.indptr.astype(np.int64), matrix.indices.astype(np.int32)),

@@ -27,7 +27,8 @@ from adagoal.core.linear_mixture import LinearMixture
 from adagoal.core.types import MAX_ACTIONS, Bools, Floats, GridLayout, Ints, Longs
 
 SUM_TOLERANCE = 1e-9  # how far from one the probabilities of a pair may sum
-MAX_ROUNDING_ERROR = 0.01  # a sum that is farther from one is a mistake, not rounding, whatever the type
+# A sum that is farther from one is a mistake, not rounding, whatever the type: the check must not repair it.
+MAX_ROUNDING_ERROR = 0.01
 
 
 @dataclass(frozen=True)
@@ -45,17 +46,16 @@ class TabularMDP:
     name: str = "mdp"
     labels: tuple[str, ...] = ()  # [S] names of states, or empty
     actions: tuple[str, ...] = ()  # [S * A] names of the actions of all pairs, or empty
+    # Named sets of states, each [S]. Model checkers call them labels.
     sets: Mapping[str, Bools] = field(default_factory=dict, compare=False, repr=False)
-    """Named sets of states, each [S]. Model checkers call them labels."""
     layout: GridLayout | None = None
+    # The known kernels of which this model is a mixture. The weights are not stored: a learner must not see them.
     mixture: LinearMixture | None = field(default=None, compare=False, repr=False)
-    """The known kernels of which this model is a mixture, if any. The weights are not stored."""
 
     def __post_init__(self) -> None:
         if self.n_states < 1 or self.n_actions < 1:
-            raise InputError(
-                f"a model needs at least one state and one action, got {self.n_states} and {self.n_actions}"
-            )
+            sizes_text = f"{self.n_states} and {self.n_actions}"
+            raise InputError(f"a model needs at least one state and one action, got {sizes_text}")
         if self.n_actions > MAX_ACTIONS:
             raise InputError(f"the model has {self.n_actions} actions; at most {MAX_ACTIONS} are possible")
         _check_start_state(self.start, self.n_states)
@@ -89,7 +89,8 @@ class TabularMDP:
             successor = self.successors[wrong[0]]
             raise InputError(f"{self.pair_name(pair)}: successors must be in 0..{self.n_states - 1}, got {successor}")
         sums = np.zeros(len(self.indptr) - 1)
-        nonempty = np.diff(self.indptr) > 0  # for an empty row, reduceat would return an entry of the next one
+        # For an empty row, reduceat would return an entry of the next one.
+        nonempty = np.diff(self.indptr) > 0
         if nonempty.any():
             sums[nonempty] = np.add.reduceat(self.probabilities, self.indptr[:-1][nonempty])
         wrong = np.flatnonzero(np.abs(sums - 1) > SUM_TOLERANCE)
@@ -183,9 +184,8 @@ class TabularMDP:
 
     def kernel(self) -> sparse.csr_matrix:
         """Return p as a sparse matrix [S * A, S]."""
-        return sparse.csr_matrix(
-            (self.probabilities, self.successors, self.indptr), shape=(self.n_states * self.n_actions, self.n_states)
-        )
+        shape = self.n_states * self.n_actions, self.n_states
+        return sparse.csr_matrix((self.probabilities, self.successors, self.indptr), shape=shape)
 
 
 Model = TabularMDP
@@ -223,16 +223,18 @@ def model_from_matrix(
     if not isinstance(sets, Mapping | None):
         raise InputError(f"must be names with states, got {sets!r}", "sets")
     is_terminal, absent = _state_mask(terminal, n_states, "terminal"), _absent_pairs(action_mask, n_states, n_actions)
+    # A copy: the matrix of the caller must not change.
     matrix = matrix.copy()
     matrix.sum_duplicates()
     matrix.data[np.repeat(absent, np.diff(matrix.indptr))] = 0.0
     matrix.eliminate_zeros()
     empty = np.flatnonzero(absent | (np.repeat(is_terminal, n_actions) & (np.diff(matrix.indptr) == 0)))
-    if len(empty):  # absent pairs lead to the start, empty rows of terminal states to themselves
+    if len(empty):
+        # Kernels need a successor in every row: absent pairs lead to the start, empty rows of terminal states to
+        # themselves.
         successors = np.where(absent[empty], start, empty // n_actions)
-        matrix = sparse.csr_matrix(
-            matrix + sparse.csr_matrix((np.ones(len(empty)), (empty, successors)), shape=matrix.shape)
-        )
+        added = sparse.csr_matrix((np.ones(len(empty)), (empty, successors)), shape=matrix.shape)
+        matrix = sparse.csr_matrix(matrix + added)
     return TabularMDP(
         n_states,
         n_actions,
@@ -279,6 +281,7 @@ def _absent_pairs(action_mask: ArrayLike | None, n_states: int, n_actions: int) 
 
 
 def _check_start_state(start: Any, n_states: int) -> None:
+    # A boolean is an int in Python, but True is not a state.
     is_integer = isinstance(start, int | np.integer) and not isinstance(start, bool)
     if not is_integer or not 0 <= start < n_states:
         raise InputError(f"must be one state in 0..{n_states - 1}, got {start!r}", "start")

@@ -1,17 +1,23 @@
-"""Models that a user brings: matrices, :class:`~adagoal.envs.model.TabularMDP` objects, and files of models.
+"""Models that are not built in: matrices, model objects, files of models, and Gymnasium's toy-text environments.
 
 The ``.npz`` file of a model holds plain arrays, and names and facts as JSON. ``Model.save`` writes it. A run stores the
-model of its user in the same format beside its checkpoint (:data:`MODEL_FILE`), so a resumed run needs no model.
+model of its user in the same format beside its checkpoint (:attr:`ModelFile.NAME`), so a resumed run needs no model.
 Reading a file checks types, shapes and ranges; the model itself checks that every row sums to one. The kernels of a
 linear mixture are not stored.
+
+Toy-text environments bring their own transition tables, so their exact models have the same dynamics, compiled. A state
+is terminal if some transition enters it with the done flag. States keep their numbers. If the initial state is random,
+the virtual start is one more state, the last; all its actions lead to the initial distribution. Taxi reports which
+actions its states have.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
+import gymnasium
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy import sparse
@@ -21,29 +27,37 @@ from adagoal.core.errors import InputError
 from adagoal.core.file_formats import ArraySpec
 from adagoal.core.types import GridLayout
 from adagoal.envs import storm_formats
-from adagoal.envs.indexed_env import RANDOM_START
-from adagoal.envs.model import TabularMDP
+from adagoal.envs.env_backends import TOY_TEXT
+from adagoal.envs.gym_adapter import StartSeed
+from adagoal.envs.model import TabularMDP, model_from_rows
 from adagoal.envs.simulator import ModelSimulator
 
-MODEL_FILE = "model.npz"  # in a run folder
 MODEL_SUFFIXES = (".npz", *storm_formats.STORM_SUFFIXES)
-MODEL_ARRAYS: file_formats.ArraySchema = {
-    "indptr": ArraySpec("int64", ("N",), low=0),
-    "successors": ArraySpec("int32", ("nnz",), low=0, below="S"),
-    "probabilities": ArraySpec("float64", ("nnz",), low=0),
-    "terminal": ArraySpec("b", ("S",)),
-    "absent": ArraySpec("b", ("X",), optional=True),
-    "sets": ArraySpec("b", ("K", "S")),
-    "cells": ArraySpec("int64", ("S", 2), low=-1, optional=True),
-    "walls": ArraySpec("b", ("rows", "columns"), optional=True),
-}
-MODEL_FACTS = file_formats.object_schema(
-    format={"enum": [1]},
-    name={"type": "string"},
-    n_actions={"type": "integer", "minimum": 1, "maximum": 2**31},
-    start={"type": "integer", "minimum": 0},
-    **{name: {"type": "array", "items": {"type": "string"}} for name in ("labels", "actions", "sets")},
-)
+
+
+class ModelFile:
+    """The ``.npz`` file of a model: its name in a run folder, and the schemas of its arrays and facts."""
+
+    NAME = "model.npz"
+    ARRAYS: ClassVar[file_formats.ArraySchema] = {
+        "indptr": ArraySpec("int64", ("N",), low=0),
+        "successors": ArraySpec("int32", ("nnz",), low=0, below="S"),
+        "probabilities": ArraySpec("float64", ("nnz",), low=0),
+        "terminal": ArraySpec("b", ("S",)),
+        "absent": ArraySpec("b", ("X",), optional=True),
+        "sets": ArraySpec("b", ("K", "S")),
+        "cells": ArraySpec("int64", ("S", 2), low=-1, optional=True),
+        "walls": ArraySpec("b", ("rows", "columns"), optional=True),
+    }
+    FACTS = file_formats.object_schema(
+        format={"enum": [1]},
+        name={"type": "string"},
+        n_actions={"type": "integer", "minimum": 1, "maximum": 2**31},
+        start={"type": "integer", "minimum": 0},
+        labels={"type": "array", "items": {"type": "string"}},
+        actions={"type": "array", "items": {"type": "string"}},
+        sets={"type": "array", "items": {"type": "string"}},
+    )
 
 
 def models_equal(one: TabularMDP | None, other: TabularMDP | None) -> bool:
@@ -56,7 +70,7 @@ def models_equal(one: TabularMDP | None, other: TabularMDP | None) -> bool:
 
 
 def _model_parts(model: TabularMDP) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
-    """Return the arrays and facts of a model's file, see :data:`MODEL_ARRAYS` and :data:`MODEL_FACTS`."""
+    """Return the arrays and facts of a model's file, see :class:`ModelFile`."""
     arrays: dict[str, NDArray[Any]] = {
         "indptr": model.indptr,
         "successors": model.successors,
@@ -81,7 +95,7 @@ def _model_parts(model: TabularMDP) -> tuple[dict[str, NDArray[Any]], dict[str, 
 
 
 def model_from_arrays(arrays: Mapping[str, NDArray[Any]], facts: Mapping[str, Any]) -> TabularMDP:
-    """Make a model of arrays and facts that were checked against :data:`MODEL_ARRAYS` and :data:`MODEL_FACTS`."""
+    """Make a model of arrays and facts that were checked against :class:`ModelFile`."""
     layout = GridLayout(arrays["walls"].shape, arrays["cells"], arrays["walls"]) if "walls" in arrays else None
     if len(facts["sets"]) != len(arrays["sets"]):
         raise ValueError(f"it has {len(arrays['sets'])} sets of states, but {len(facts['sets'])} names of sets")
@@ -114,16 +128,17 @@ def load_model(path: Path) -> TabularMDP:
     """Read a model from an ``.npz`` file."""
     sizes: file_formats.AxisSizes = {}
 
-    def check_headers(headers: Mapping[str, file_formats.ArrayHeader]) -> None:  # before any array is allocated
+    # Called before any array is allocated, so a forged header cannot exhaust the memory.
+    def check_headers(headers: Mapping[str, file_formats.ArrayHeader]) -> None:
         if "__facts__" not in headers:
             raise InputError(f"{path}: contains arrays, but no model; adagoal.Model.from_dense(P).save(...) writes one")
-        sizes.update(file_formats.check_headers({"__facts__": ArraySpec("u"), **MODEL_ARRAYS}, headers))
+        sizes.update(file_formats.check_headers({"__facts__": ArraySpec("u"), **ModelFile.ARRAYS}, headers))
 
     with file_io.open_regular_file(path) as (file, size), file_io.report_read_errors(path):
         arrays = file_formats.read_npz(file, size, check_headers)
         facts = file_io.take_out_facts(arrays)
-        file_formats.check_json_value(MODEL_FACTS, facts)
-        file_formats.check_array_values(MODEL_ARRAYS, arrays, sizes)
+        file_formats.check_json_value(ModelFile.FACTS, facts)
+        file_formats.check_array_values(ModelFile.ARRAYS, arrays, sizes)
         try:
             return model_from_arrays(arrays, facts)
         except InputError as error:
@@ -131,13 +146,14 @@ def load_model(path: Path) -> TabularMDP:
 
 
 def find_user_model(env: object) -> TabularMDP | None:
-    """Return the model that the user brought, if any. A run must store it: its name does not say how to build it."""
+    """Return the model that the user brought, if any."""
+    # A run must store it: its name does not say how to build it.
     return env.mdp if isinstance(env, ModelSimulator) and env.own else None
 
 
 def model_folder_contents(model: TabularMDP | None) -> dict[str, file_io.FileContent]:
     """Return the files that a run folder holds of its user's model."""
-    return {} if model is None else {MODEL_FILE: file_io.arrays_content(*_model_parts(model))}
+    return {} if model is None else {ModelFile.NAME: file_io.arrays_content(*_model_parts(model))}
 
 
 def convert_matrix_argument(env: Any, start: int | str | None, terminal: ArrayLike | None) -> Any:
@@ -152,7 +168,7 @@ def convert_matrix_argument(env: Any, start: int | str | None, terminal: ArrayLi
             raise InputError(f"must be a state, got {start!r}", "start")
         build: Callable[..., TabularMDP] = TabularMDP.from_sparse if is_sparse else TabularMDP.from_dense
         return build(env, start=0 if start is None else start, terminal=terminal, name="matrix")
-    for name, value in (("start", None if start == RANDOM_START else start), ("terminal", terminal)):
+    for name, value in (("start", None if start == "random" else start), ("terminal", terminal)):
         if value is not None:
             raise InputError("is for matrices P[s, a, s']; this environment defines its own, so leave it out", name)
     return env
@@ -178,3 +194,66 @@ def _reject_arguments(arguments: Mapping[str, Any], name: str) -> None:
     if arguments:
         names = ", ".join(arguments)
         raise InputError(f"{name} is a complete model and takes no arguments, got {names}; leave them out", "env_args")
+
+
+def toy_text_model(env: gymnasium.Env[Any, Any], name: str, start_seed: StartSeed) -> TabularMDP | None:
+    """Return the exact model, or None if ``env`` is not a toy-text environment or deviates from its table."""
+    base: Any = env.unwrapped
+    has_table = type(base).__module__.startswith(TOY_TEXT) and hasattr(base, "P")
+    # A fickle passenger changes its mind outside the table.
+    if not has_table or getattr(base, "fickle_passenger", False):
+        return None
+    n_states, n_actions = len(base.P), len(base.P[0])
+    terminal = np.zeros(n_states, bool)
+    rows: list[dict[int, float]] = []
+    for state in range(n_states):
+        for action in range(n_actions):
+            row: dict[int, float] = {}
+            for p, successor, _, done in base.P[state][action]:
+                row[int(successor)] = row.get(int(successor), 0.0) + float(p)
+                terminal[successor] |= done and p > 0
+            rows.append(row)
+    first = np.flatnonzero(base.initial_state_distrib)
+    labels, shape = _toy_text_labels(base, n_states), _toy_text_shape(base)
+    cells = None if shape is None else np.argwhere(np.ones(shape, bool))  # one state per cell
+    if isinstance(start_seed, int):
+        start = int(env.reset(seed=start_seed)[0])
+    elif len(first) == 1 and start_seed != "random":
+        start = int(first[0])
+    else:
+        start, n_states = n_states, n_states + 1
+        rows += [{int(s): float(base.initial_state_distrib[s]) for s in first}] * n_actions
+        terminal = np.append(terminal, False)
+        labels = (*labels, "start") if labels else ()
+        # The virtual start is outside the map.
+        cells = None if cells is None else np.vstack([cells, [-1, -1]])
+    # The virtual start has all actions, which all draw the initial state.
+    mask = np.ones((n_states, n_actions), bool)
+    if hasattr(base, "action_mask"):
+        mask[: len(base.P)] = [base.action_mask(state) for state in range(len(base.P))]
+    layout = None if shape is None or cells is None else GridLayout(shape, cells, np.zeros(shape, bool))
+    return model_from_rows(
+        rows, n_actions, start=start, terminal=terminal, action_mask=mask, name=name, labels=labels, layout=layout
+    )
+
+
+def _toy_text_labels(base: Any, n_states: int) -> tuple[str, ...]:
+    shape = _toy_text_shape(base)
+    if shape is not None:
+        special = {b"H": " hole", b"G": " goal"}
+        marks = [special.get(c, "") for c in base.desc.ravel()] if hasattr(base, "desc") else [""] * n_states
+        return tuple(f"({s // shape[1]}, {s % shape[1]}){mark}" for s, mark in enumerate(marks))
+    if hasattr(base, "decode"):
+        stops = ("red", "green", "yellow", "blue", "aboard")  # where Taxi's passenger is and wants to go
+        states = (base.decode(s) for s in range(n_states))
+        return tuple(f"taxi ({r}, {c}), {stops[p]} to {stops[d]}" for r, c, p, d in states)
+    return ()
+
+
+def _toy_text_shape(base: Any) -> tuple[int, int] | None:
+    """Return rows and columns of FrozenLake and CliffWalking, None for other environments."""
+    if hasattr(base, "nrow") and hasattr(base, "ncol"):
+        return int(base.nrow), int(base.ncol)
+    if hasattr(base, "_cliff"):
+        return int(base.shape[0]), int(base.shape[1])
+    return None

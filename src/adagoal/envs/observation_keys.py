@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 from gymnasium import spaces
+from numpy.typing import NDArray
 
 from adagoal.core.errors import InputError
 from adagoal.core.types import DIGEST_BYTES
@@ -44,11 +45,8 @@ def describe_space(space: spaces.Space[Any]) -> dict[str, Any]:
     if isinstance(space, spaces.Tuple):
         return {"kind": "tuple", "parts": [describe_space(part) for part in space.spaces]}
     if isinstance(space, spaces.Dict):
-        return {
-            "kind": "dict",
-            "names": list(space.spaces),
-            "parts": [describe_space(p) for p in space.spaces.values()],
-        }
+        parts = [describe_space(part) for part in space.spaces.values()]
+        return {"kind": "dict", "names": list(space.spaces), "parts": parts}
     kinds = "Discrete, Text, Box, MultiDiscrete, MultiBinary, Tuple or Dict"
     raise InputError(f"observations of type {type(space).__name__} cannot be compared exactly; use {kinds}", "env")
 
@@ -78,6 +76,14 @@ def hash_state_key(key: StateKey) -> bytes:
     return hashlib.blake2b(json.dumps(key_to_json(key)).encode(), digest_size=DIGEST_BYTES).digest()
 
 
+def digest_states(state_numbers: Mapping[StateKey, int], n_states: int) -> NDArray[np.uint8]:
+    """[n_states, DIGEST_BYTES] digests of the keys of all states; zero for a virtual start, which has no key."""
+    digests = np.zeros((n_states, DIGEST_BYTES), np.uint8)
+    for key, state in state_numbers.items():
+        digests[state] = np.frombuffer(hash_state_key(key), np.uint8)
+    return digests
+
+
 def _integer_key(observation: Any) -> int:
     try:
         return operator.index(observation)
@@ -91,9 +97,11 @@ def _array_key(dtype: np.dtype[Any], shape: tuple[int, ...], observation: Any) -
     if array.shape != shape:
         raise InputError(f"observations must have the shape {shape} of their space, got {array.shape}", "env")
     if dtype.kind == "f":
+        # NaN has many bit patterns and equals none of them, so it cannot be part of a key.
         if np.isnan(array).any():
             raise InputError(f"observations must not contain NaN, got {str(observation)[:60]}", "env")
-        array = array + dtype.type(0)  # turns -0 into +0: they are equal, but their bytes differ
+        # Turns -0 into +0: they are equal, but their bytes differ.
+        array = array + dtype.type(0)
     elif array is not observed and not np.array_equal(array, observed):
         raise InputError(f"observations must be {dtype}, as their space says, got {str(observation)[:60]}", "env")
     key: bytes = array.tobytes()
@@ -113,6 +121,7 @@ def key_from_json(data: Any) -> StateKey:
         return bytes.fromhex(data["hex"])
     if isinstance(data, list):
         return tuple(key_from_json(part) for part in data)
+    # A boolean is an int in Python, and True would be the same dictionary key as 1.
     if isinstance(data, bool) or not isinstance(data, int | str):
         raise ValueError(f"{str(data)[:40]!r} is not the key of a state")
     return data
@@ -148,6 +157,7 @@ class MiniGridViewDisabled:
     def __init__(self, base: Any) -> None:
         self._minigrid_env = base
 
+    # Methods, not a generator with @contextmanager, because every step enters this block.
     def __enter__(self) -> None:
         USER_CODE_SECTION.__enter__()
         self._minigrid_env.gen_obs = dict
@@ -158,7 +168,8 @@ class MiniGridViewDisabled:
 
 
 def can_disable_view(env: Any) -> bool:
-    """Return whether an environment is an unwrapped one of MiniGrid's own: a wrapper or a subclass may use the view."""
+    """Return whether an environment is an unwrapped one of MiniGrid's own."""
+    # A wrapper or a subclass may use the view.
     method = getattr(type(env), "gen_obs", None)
     return (
         type(env).__module__.startswith("minigrid.envs.")

@@ -21,11 +21,9 @@ from adagoal.core.environment import TabularEnv
 from adagoal.core.errors import OBJECT_ENV_PREFIX, EnvironmentFailure, InputError, describe_exception
 from adagoal.envs import mixture_models, model_sources, toy_models
 from adagoal.envs.env_backends import TOY_TEXT, InProcessEnv, SubprocessEnv
-from adagoal.envs.gym_adapter import GymAdapter
-from adagoal.envs.indexed_env import RANDOM_START, StartSeed
+from adagoal.envs.gym_adapter import GymAdapter, StartSeed
 from adagoal.envs.model import TabularMDP
 from adagoal.envs.simulator import ModelSimulator
-from adagoal.envs.toy_text_models import toy_text_model
 from adagoal.settings.exploration import ExecutionOptions, ExplorationSettings
 from adagoal.settings.fields import check_arguments
 
@@ -53,14 +51,6 @@ MODEL_BUILDERS: dict[str, Callable[..., TabularMDP]] = {
     "mixture-signed": functools.partial(mixture_models.windy_mixture, signed=True),
 }
 """Builders of known models; all their arguments are keywords. ``adagoal envs`` lists them."""
-
-EXAMPLE_ENVS = {
-    "FrozenLake-v1": "Gymnasium: slippery ice with holes; map_name=8x8, is_slippery=false",
-    "CliffWalking-v1": "Gymnasium: a grid with a cliff that leads back to the start; is_slippery=true",
-    "Taxi-v4": "Gymnasium: 500 states; the start is random unless --start-seed fixes it",
-    "MiniGrid-Empty-5x5-v0": "MiniGrid (pip install minigrid): states are numbered in the order in which they are met",
-    "any other Gymnasium id": "discrete actions, and observations that are discrete or can be compared exactly",
-}
 
 
 class EnvEntry(NamedTuple):
@@ -91,7 +81,7 @@ def make_single_env(
     check_env_arguments(env_args, start_seed, max_states)
     user_model = model_sources.model_from_argument(env, env_args)
     is_model = user_model is not None or not isinstance(env, str | gymnasium.Env) or env in MODEL_BUILDERS
-    if start_seed == RANDOM_START and is_model:
+    if start_seed == "random" and is_model:
         raise InputError("random is for Gymnasium environments; a model has one start", "start")
     if user_model is not None:
         name = env if isinstance(env, str) else OBJECT_ENV_PREFIX + user_model.name
@@ -104,7 +94,10 @@ def make_single_env(
         raise InputError("cannot be combined with an environment object; pass them when you create it", "env_args")
     if isinstance(env, gymnasium.Env):
         name = OBJECT_ENV_PREFIX + (env.spec.id if env.spec is not None else type(env.unwrapped).__name__)
-        adapter, model = GymAdapter(env, name, start_seed, max_states), toy_text_model(env, name, start_seed)
+        adapter, model = (
+            GymAdapter(env, name, start_seed, max_states),
+            model_sources.toy_text_model(env, name, start_seed),
+        )
         if model is not None:
             adapter.labels, adapter.layout = model.labels, model.layout
         return adapter, name
@@ -124,7 +117,7 @@ def _make_env_by_id(
         adapter = GymAdapter(SubprocessEnv(make_backend, env, step_timeout), env, start_seed, max_states)
     else:
         gym_env = make_gym_env(env, env_args)
-        model = toy_text_model(gym_env, env, start_seed)
+        model = model_sources.toy_text_model(gym_env, env, start_seed)
         if model is None:
             adapter = GymAdapter(gym_env, env, start_seed, max_states)
         else:
@@ -138,11 +131,11 @@ def parse_start_option(start: Any, start_seed: StartSeed) -> StartSeed:
     """Combine the options ``start`` and ``start_seed`` into one value; a start that is a state is for matrices."""
     if not isinstance(start, str):
         return start_seed
-    if start != RANDOM_START:
-        raise InputError(f"must be {RANDOM_START}, or a state of a matrix, got {start!r}", "start")
-    if start_seed not in (None, RANDOM_START):
+    if start != "random":
+        raise InputError(f"must be random, or a state of a matrix, got {start!r}", "start")
+    if start_seed not in (None, "random"):
         raise InputError("random cannot be combined with a start seed; give one of the two", "start")
-    return RANDOM_START
+    return "random"
 
 
 def check_env_arguments(env_args: Any, start_seed: Any, max_states: Any) -> None:
@@ -152,6 +145,7 @@ def check_env_arguments(env_args: Any, start_seed: Any, max_states: Any) -> None
 
 def require_trusted_env(env: str, trust: bool) -> str:
     """Return the environment of a run folder; refuse one that names a module, unless the user trusts the folder."""
+    # "module:ID" imports the module, so loading a folder from another person would execute code.
     if ":" in env and not env.startswith(OBJECT_ENV_PREFIX) and not trust:
         text = f"the run is on {env!r}, which names a module to import; give the environment again, or trust the folder"
         raise InputError(text, "env")
@@ -168,9 +162,9 @@ def make_exact_model(
     if isinstance(env, str) and is_model_name(env):
         return _build_named_model(env, env_args)
     if isinstance(env, str):
-        return toy_text_model(make_gym_env(env, env_args), env, start_seed)
+        return model_sources.toy_text_model(make_gym_env(env, env_args), env, start_seed)
     if isinstance(env, gymnasium.Env):
-        return toy_text_model(env, OBJECT_ENV_PREFIX + type(env.unwrapped).__name__, start_seed)
+        return model_sources.toy_text_model(env, OBJECT_ENV_PREFIX + type(env.unwrapped).__name__, start_seed)
     return env.mdp if isinstance(env, ModelSimulator) else None
 
 
@@ -179,10 +173,18 @@ def list_environments() -> list[EnvEntry]:
     rows = [_describe_builder(name) for name in MODEL_BUILDERS]
     for name in user_code.list_plugin_names(user_code.ENV_GROUP):
         try:
+            # A plug-in that cannot be imported must not hide the others.
             rows.append(_describe_builder(name))
         except InputError as error:
             rows.append(EnvEntry(name, error.reason, {}))
-    return rows + [EnvEntry(name, text, {}) for name, text in EXAMPLE_ENVS.items()]
+    examples = {
+        "FrozenLake-v1": "Gymnasium: slippery ice with holes; map_name=8x8, is_slippery=false",
+        "CliffWalking-v1": "Gymnasium: a grid with a cliff that leads back to the start; is_slippery=true",
+        "Taxi-v4": "Gymnasium: 500 states; the start is random unless --start-seed fixes it",
+        "MiniGrid-Empty-5x5-v0": "MiniGrid (pip install minigrid): states are numbered as they are met",
+        "any other Gymnasium id": "discrete actions, and observations that are discrete or can be compared exactly",
+    }
+    return rows + [EnvEntry(name, text, {}) for name, text in examples.items()]
 
 
 def is_model_name(name: str) -> bool:
@@ -217,6 +219,7 @@ def _build_named_model(name: str, arguments: Mapping[str, Any]) -> TabularMDP:
     except InputError as error:
         raise InputError(str(error), "env_args") from None
     except Exception as error:
+        # A bug of ours keeps its traceback; one of a plug-in is one line.
         if name in MODEL_BUILDERS:
             raise
         raise EnvironmentFailure(f"{name} cannot be made ({describe_exception(error)})", "env") from error
@@ -228,9 +231,8 @@ def _build_named_model(name: str, arguments: Mapping[str, Any]) -> TabularMDP:
 def _check_argument_names(env: str, arguments: Mapping[str, Any], accepted: Iterable[str]) -> None:
     for argument in arguments:
         if argument not in accepted:
-            raise InputError(
-                f"{env} has no argument {argument!r}; it accepts {', '.join(accepted) or 'none'}", "env_args"
-            )
+            known = ", ".join(accepted) or "none"
+            raise InputError(f"{env} has no argument {argument!r}; it accepts {known}", "env_args")
 
 
 def find_gym_spec(env: str) -> tuple[EnvSpec, list[str]]:
@@ -247,9 +249,12 @@ def find_gym_spec(env: str) -> tuple[EnvSpec, list[str]]:
             "adagoal.Model.from_dense(P).save(...) makes one from an array P[s, a, s']",
             "env",
         )
-    if env.startswith(("MiniGrid-", "BabyAI-")):
-        _import_minigrid(env)
     with _convert_package_errors(env, {}):
+        if env.startswith(("MiniGrid-", "BabyAI-")):
+            try:
+                import minigrid  # noqa: F401  # registers its environments
+            except ImportError:
+                raise InputError(f"{env} needs the minigrid package: pip install minigrid", "env") from None
         spec, warning_lines = _resolve_gym_spec(env)
         if spec.entry_point is None:
             raise InputError(f"{spec.id} cannot be made: it has no entry point", "env")
@@ -262,6 +267,7 @@ def make_gym_env(env: str, arguments: Mapping[str, Any]) -> GymEnv:
     with _convert_package_errors(env, arguments):
         creator: Any = spec.entry_point if callable(spec.entry_point) else load_env_creator(str(spec.entry_point))
         parameters = inspect.signature(creator).parameters
+        # Checked before the call, so a misspelt name is not reported as a failure of the environment.
         if not any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
             _check_argument_names(env, arguments, [name for name in parameters if name != "render_mode"])
         return gymnasium.make(spec, disable_env_checker=True, **arguments)
@@ -282,19 +288,11 @@ def _convert_package_errors(env: str, arguments: Mapping[str, Any]) -> Iterator[
             raise InputError(f"{env} needs a package that is not installed ({error})", "env") from None
         except (KeyboardInterrupt, InputError):
             raise
-        except BaseException as error:  # some packages call sys.exit, for example without a licence
+        except BaseException as error:
+            # BaseException, because some packages call sys.exit, for example without a licence.
             values = ", ".join(f"{key}={value}" for key, value in arguments.items())
             text = f"{env} cannot be made{f' with {values}' if values else ''} ({describe_exception(error)})"
             raise EnvironmentFailure(text, "env_args" if values else "env") from error
-
-
-def _import_minigrid(env: str) -> None:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        try:
-            import minigrid  # noqa: F401  # registers its environments
-        except ImportError:
-            raise InputError(f"{env} needs the minigrid package: pip install minigrid", "env") from None
 
 
 def _resolve_gym_spec(env: str) -> tuple[EnvSpec, list[str]]:

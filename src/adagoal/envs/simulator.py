@@ -23,8 +23,6 @@ from adagoal.envs.counting_env import CountingEnv
 from adagoal.envs.env_backends import ActionMask
 from adagoal.envs.model import TabularMDP
 
-FACTS_SCHEMA = object_schema(place=episode_loop.POSITION_SCHEMA, diagnostics=Diagnostics.FACTS_SCHEMA)
-
 
 class ModelSimulator(BaseEnv):
     """A :class:`~adagoal.core.environment.TabularEnv` that samples from a known model.
@@ -34,17 +32,19 @@ class ModelSimulator(BaseEnv):
     its observations.
     """
 
+    FACTS_SCHEMA = object_schema(place=BaseEnv.POSITION_SCHEMA, diagnostics=Diagnostics.FACTS_SCHEMA)
+
     def __init__(self, mdp: TabularMDP, own: bool = False, observations: int | None = None) -> None:
+        # A run could do nothing but reset.
         if mdp.terminal[mdp.start]:
-            raise InputError(
-                f"state {mdp.start} is terminal, so no other state can be reached; choose another state", "start"
-            )
+            raise InputError(f"state {mdp.start} is terminal, so no other can be reached; choose another", "start")
         super().__init__(mdp.name, mdp.n_actions, mdp.start, mdp.n_states, mdp.n_states, start_is_certain=True)
         self.mdp, self.own, self._n_observations = mdp, own, observations
         self.labels, self.layout, self.mixture = mdp.labels, mdp.layout, mdp.mixture
         self._cumulative_probabilities = _cumulative_rows(mdp)
         self._max_successors = int(np.diff(mdp.indptr).max())
         self._absent_pairs = np.flatnonzero(mdp.absent)
+        # Absent pairs are known, so union bounds need not include them.
         self.pair_bound -= len(self._absent_pairs)
         self._position = np.array([mdp.start, -1, 0])  # state, goal column (-1: none), steps of the episode
 
@@ -58,32 +58,32 @@ class ModelSimulator(BaseEnv):
         max_episodes: int,
     ) -> RolloutOutcome:
         """Play until the plan or a limit says stop."""
+        # Once per run: after that the first absent pair is marked.
         if self.uses_action_masks and len(self._absent_pairs) and not counts.absent[self._absent_pairs[0]]:
             counts.mark_absent_pairs(self._absent_pairs)
         counts.terminal |= self.mdp.terminal & counts.seen
         max_steps, log = min(max_steps, plan.max_steps), episode_loop.make_episode_log(max_episodes)
         episode_plan = episode_loop.make_episode_plan(plan, weights, self.n_actions, self.start)
+        # The compiled loop keeps no log of transitions.
         if counts.transition_log is None:
+            # Compiled code cannot enlarge the arrays, so they get room for every row of the model beforehand.
             counts.grow_successors(self._max_successors)
-            model = episode_loop.CountingModel.from_counts(
-                self.mdp, self._cumulative_probabilities, plan.replan_thresholds, counts
-            )
-            steps, episodes = episode_loop.play_episodes_compiled(
-                model, episode_plan, self._position, rng, max_steps, log
-            )
+            mdp, c = self.mdp, counts
+            arrays = mdp.indptr, mdp.successors, self._cumulative_probabilities, mdp.terminal, mdp.start
+            updated = c.successor, c.count, c.recent, c.support, c.n, c.settled, c.visits, c.seen, c.absent
+            model = episode_loop.CountingModel(*arrays, plan.replan_thresholds, *updated)
+            arguments = model, episode_plan, self._position, rng, max_steps, log
+            steps, episodes = episode_loop.play_episodes_compiled(*arguments)
             counts.terminal |= self.mdp.terminal & counts.seen
             return episode_loop.make_outcome(steps, episodes, log)
         env = _SampledModel(self.mdp, self._cumulative_probabilities, rng)
         # No markov tests, and no masks: which pairs are absent is known already.
-        counting, position = (
-            CountingEnv(env, plan, counts, None, Diagnostics(), use_masks=False),
-            self._position.tolist(),
-        )
+        counting = CountingEnv(env, plan, counts, None, Diagnostics(), use_masks=False)
+        position, python_plan = self._position.tolist(), episode_loop.to_python_plan(episode_plan)
         try:
-            steps, episodes = episode_loop.play_episodes(
-                counting, episode_loop.to_python_plan(episode_plan), position, rng, max_steps, log
-            )
+            steps, episodes = episode_loop.play_episodes(counting, python_plan, position, rng, max_steps, log)
         finally:
+            # Also after an interrupt: the log and the counts must agree.
             counting.flush_counts()
         self._position[:] = position
         return episode_loop.make_outcome(steps, episodes, log)
@@ -125,7 +125,7 @@ class ModelSimulator(BaseEnv):
 
     def restore(self, arrays: dict[str, NDArray[Any]], facts: dict[str, Any]) -> None:
         """Restore the position and the diagnostics."""
-        check_json_value(FACTS_SCHEMA, facts)
+        check_json_value(self.FACTS_SCHEMA, facts)
         self._diagnostics.restore(facts["diagnostics"])
         self._position[:] = facts["place"]
 
@@ -154,9 +154,10 @@ class _SampledModel:
 
 
 def _cumulative_rows(mdp: TabularMDP) -> Floats:
-    """[nnz] cumulative probabilities inside each row; the last is infinite, so rounding cannot leave the row."""
+    """[nnz] cumulative probabilities inside each row; the last is infinite."""
     total = np.cumsum(mdp.probabilities)
     before_row = np.concatenate([[0.0], total])[mdp.indptr[:-1]]
     cumulative: Floats = total - np.repeat(before_row, np.diff(mdp.indptr))
+    # Rounding may leave the last sum below one. A larger u would continue into the next row.
     cumulative[mdp.indptr[1:] - 1] = np.inf
     return cumulative

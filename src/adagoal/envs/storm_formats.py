@@ -31,20 +31,22 @@ from adagoal.core.types import Bools, Floats, Longs
 from adagoal.envs.model import TabularMDP, model_from_matrix
 
 STORM_SUFFIXES = (".prism", ".nm", ".pm", ".jani", ".drn", ".umb")  # the first three are PRISM programs
-STEP_REWARD_NAME = "steps"  # of the reward model that counts steps, in written files
 
 
 def load_storm_model(path: Path, constants: Mapping[str, Any]) -> TabularMDP:
     """Read a model from a file; ``constants`` are the values of the open constants of a program."""
+    # Reports a missing file in our words, not in Storm's.
     with file_io.open_regular_file(path):
-        pass  # reports a missing file in our words, not in Storm's
-    storm = _import_stormpy(path)
+        pass
+    try:
+        import stormpy as storm
+    except ImportError:
+        raise InputError(f"{path.name} needs the stormpy package: pip install 'adagoal[storm]'", "env") from None
     with _silence_storm(storm, path):
         if path.suffix in (".drn", ".umb"):
             if constants:
-                raise InputError(
-                    f"{path.name} has no constants, got {', '.join(constants)}; leave them out", "env_args"
-                )
+                names = ", ".join(constants)
+                raise InputError(f"{path.name} has no constants, got {names}; leave them out", "env_args")
             return convert_storm_model(_build_explicit_model(storm, path), path.stem)
         storm_model, label_names = _build_program(storm, path, constants)
         return convert_storm_model(storm_model, path.stem, label_names)
@@ -70,6 +72,7 @@ def convert_storm_model(storm_model: Any, name: str, label_names: Mapping[str, s
     kernel = sparse.csr_matrix((values, (pair_of_row[rows], columns)), shape=(n_states * n_actions, n_states))
     action_mask, can_leave = np.zeros(n_states * n_actions, bool), np.zeros(n_states, bool)
     action_mask[pair_of_row] = True
+    # A state that cannot be left is terminal: the reset is its only useful action.
     can_leave[state_of_row[rows[columns != state_of_row[rows]]]] = True
     labels = {label: label for label in sorted(storm_model.labeling.get_labels())} | dict(label_names or {})
     return model_from_matrix(
@@ -129,23 +132,19 @@ def _build_program(storm: Any, path: Path, constants: Mapping[str, Any]) -> tupl
         raise InputError(f"{path.name} needs values of its constants {', '.join(missing)}", "env_args")
     if constants:
         program, properties = storm.instantiate_constants(program, dict(constants), properties)
-    targets = {
-        formula.get_name(): target
-        for formula in properties
-        if (target := _reachability_target(formula.get_raw_formula())) is not None
-    }
-    options = storm.BuilderOptions(2 * list(targets.values()))  # Storm ends a model at the target of a single formula
+    targets: dict[str, Any] = {}
+    for formula in properties:
+        # A property that asks to reach some states, P=? [F x] or R=? [F x], gives its name to these states.
+        inner = getattr(formula.get_raw_formula(), "subformula", None)
+        if inner is not None and inner.is_eventually_formula:
+            targets[formula.get_name()] = inner.subformula
+    # Each formula twice: Storm ends a model at the target of a single formula.
+    options = storm.BuilderOptions(2 * list(targets.values()))
     options.set_build_all_labels()
     options.set_build_state_valuations()
     options.set_build_choice_labels()
     labels = {name: str(target).strip('"') for name, target in targets.items()}
     return storm.build_model(program, options=options), labels
-
-
-def _reachability_target(formula: Any) -> Any:
-    """Return the target x of a property P=? [F x] or R=? [F x]; None for other properties."""
-    inner = getattr(formula, "subformula", None)
-    return inner.subformula if inner is not None and inner.is_eventually_formula else None
 
 
 def _build_explicit_model(storm: Any, path: Path) -> Any:
@@ -156,14 +155,6 @@ def _build_explicit_model(storm: Any, path: Path) -> Any:
     options = storm.io.DirectEncodingParserOptions()
     options.build_choice_labeling = True
     return storm.build_model_from_drn(path, options=options)
-
-
-def _import_stormpy(path: Path) -> Any:
-    try:
-        import stormpy
-    except ImportError:
-        raise InputError(f"{path.name} needs the stormpy package: pip install 'adagoal[storm]'", "env") from None
-    return stormpy
 
 
 @contextlib.contextmanager
@@ -184,7 +175,8 @@ def _silence_storm(storm: Any, path: Path) -> Iterator[None]:
 class ExplicitModel:
     """An MDP for other tools: S states and R choices, in the order of their states.
 
-    A probability is an interval [low, high]. If low = high for all transitions, the file contains plain numbers.
+    A probability is an interval [low, high]. If low = high for all transitions, the file contains plain numbers. The
+    reward model "steps" has the costs of the choices.
     """
 
     comment: str  # written into the file
@@ -221,7 +213,7 @@ def write_explicit_model(model: ExplicitModel, path: Path) -> None:
 def _format_drn_lines(model: ExplicitModel) -> Iterator[str]:
     yield from (f"// {line}" for line in model.comment.splitlines())
     yield from ("@type: MDP", f"@value_type: {'double' if model.is_exact else 'double-interval'}", "@parameters", "")
-    yield from ("@reward_models", STEP_REWARD_NAME, "@nr_states", str(len(model.first_choice) - 1))
+    yield from ("@reward_models", "steps", "@nr_states", str(len(model.first_choice) - 1))
     yield from ("@nr_choices", str(len(model.choice_actions)), "@model")
     for state in range(len(model.first_choice) - 1):
         yield " ".join([f"state {state} [0]", *map(_to_identifier, model.labels_of_state(state))])
@@ -260,11 +252,12 @@ def _write_umb_file(model: ExplicitModel, path: Path) -> None:
             umb_choice.add_branch(int(model.successors[k]), low if model.is_exact else Interval(low, high))
     for name, members in model.label_sets.items():
         system.add_ap_annotation(name=name).set_state_values(members.tolist())
-    system.add_reward_annotation(name=STEP_REWARD_NAME).set_choice_values(model.choice_costs.tolist())
+    system.add_reward_annotation(name="steps").set_choice_values(model.choice_costs.tolist())
     system.model_info = umb.ModelInfo(description=model.comment)
     with file_io.report_write_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        part = path.with_name(f".part-{path.name}")  # the file gets its name only when it is complete
+        # The file gets its name only when it is complete.
+        part = path.with_name(f".part-{path.name}")
         try:
             umb.write(system, part)
             part.replace(path)

@@ -24,7 +24,7 @@ from adagoal.core.types import Bools, GridLayout, Longs
 from adagoal.envs.model import TabularMDP, model_from_rows
 
 MAX_MODEL_STATES = 100_000  # a larger model takes minutes to build, row by row
-MAX_GRID_CELLS = 1_000_000
+MAX_CELLS = 1_000_000
 GRID_MOVES = ((-1, 0), (0, 1), (1, 0), (0, -1))  # row and column steps of the actions up, right, down, left
 
 TWO_ROOM_LAYOUTS = {
@@ -157,6 +157,7 @@ def lower_bound_instance(
     check_integer("best", best, 0, n_decisions * n_actions - 1)
     if n_actions == 1 and n_decisions > 1:
         raise InputError("n_actions: must be at least 2 with more than one decision state, got 1")
+    # Levels of the tree from the root to the decision states, built from below, so all leaves have the same depth.
     levels = [n_decisions]
     while levels[0] > n_actions:
         levels.insert(0, math.ceil(levels[0] / n_actions))
@@ -172,9 +173,7 @@ def lower_bound_instance(
         children = range(node * n_actions, min((node + 1) * n_actions, levels[level])) if level else range(levels[0])
         return first[level] + children[action % len(children)]
 
-    rows: list[TransitionRow] = [
-        _merge_successors((child(0, 0, a), 1 / wait), (0, 1 - 1 / wait)) for a in range(n_actions)
-    ]
+    rows = [_merge_successors((child(0, 0, a), 1 / wait), (0, 1 - 1 / wait)) for a in range(n_actions)]
     rows += [{goal: 1.0}] * n_actions + [{0: 1.0}] * n_actions
     for level in range(depth):
         rows += [{child(level + 1, node, a): 1.0} for node in range(levels[level]) for a in range(n_actions)]
@@ -207,9 +206,8 @@ def random_sparse(*, n_states: int = 20, n_actions: int = 3, branching: int = 3,
     """Every pair leads to ``branching`` random states, with random probabilities, uniform on the simplex."""
     rng = make_model_generator(n_states, n_actions, seed)
     check_integer("branching", branching, 1, n_states)
-    rows = [
-        random_distribution(rng, rng.choice(n_states, branching, replace=False)) for _ in range(n_states * n_actions)
-    ]
+    pairs = range(n_states * n_actions)
+    rows = [random_distribution(rng, rng.choice(n_states, branching, replace=False)) for _ in pairs]
     return model_from_rows(rows, n_actions, name="random-sparse")
 
 
@@ -310,6 +308,7 @@ def random_maze(
     rng = np.random.default_rng(seed)
     free = np.zeros((2 * rows - 1, 2 * cols - 1), bool)
     free[0, 0] = True
+    # A stack, not recursion: a maze of 200 x 200 rooms exceeds Python's recursion limit.
     path = [(0, 0)]
     while path:
         r, c = path[-1]
@@ -321,6 +320,7 @@ def random_maze(
         i, j = unvisited[rng.integers(len(unvisited))]
         free[i, j] = free[(r + i) // 2, (c + j) // 2] = True
         path.append((i, j))
+    # Cells with an odd sum of coordinates are the walls between two rooms; the others are rooms and corners.
     parity = np.add.outer(np.arange(free.shape[0]), np.arange(free.shape[1])) % 2
     free |= (parity == 1) & (rng.random(free.shape) < openings)
     text = "\n".join("".join(".#"[not cell] for cell in row) for row in free.tolist())
@@ -337,8 +337,8 @@ def _parse_grid_layout(rows: list[str], start: GridCell | None) -> tuple[Bools, 
         for c, character in enumerate(row):
             if character not in "S.#B":
                 raise InputError(f"layout: unknown character {character!r} at row {r}, column {c}; use S . # B")
-    if len(rows) * len(rows[0]) > MAX_GRID_CELLS:
-        raise InputError(f"layout: has {len(rows)} x {len(rows[0])} cells; at most {MAX_GRID_CELLS} are possible")
+    if len(rows) * len(rows[0]) > MAX_CELLS:
+        raise InputError(f"layout: has {len(rows)} x {len(rows[0])} cells; at most {MAX_CELLS} are possible")
     walls = np.array([[character == "#" for character in row] for row in rows])
     starts = [(r, c) for r, row in enumerate(rows) for c, character in enumerate(row) if character == "S"]
     if start is None:

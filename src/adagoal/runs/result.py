@@ -269,10 +269,11 @@ def read_result_files(files: FolderFiles, json_name: str, arrays_name: str) -> R
 
 def read_stored_model(files: FolderFiles) -> TabularMDP | None:
     """Read the model of a run, None if the user gave none."""
-    name = model_sources.MODEL_FILE
+    name = model_sources.ModelFile.NAME
     if name not in files:
         return None
-    arrays, facts = files.load_arrays(name, model_sources.MODEL_ARRAYS, facts_schema=model_sources.MODEL_FACTS)
+    schema = model_sources.ModelFile
+    arrays, facts = files.load_arrays(name, schema.ARRAYS, facts_schema=schema.FACTS)
     try:
         return model_sources.model_from_arrays(arrays, facts)
     except ValueError as error:
