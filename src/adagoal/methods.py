@@ -19,7 +19,7 @@ from adagoal.core.exploration_run import ExplorationRun, GoalEstimates, Planning
 from adagoal.core.goal_space import GoalSpace
 from adagoal.core.linear_mixture import LinearMixture
 from adagoal.core.transition_data import TransitionCounts
-from adagoal.loop import run_exploration
+from adagoal.loop import run_exploration, run_self_directed
 
 if TYPE_CHECKING:
     from adagoal.baselines.self_directed import SelfDirectedMethod
@@ -171,13 +171,6 @@ def _build_mixture_bounds(
     mixture = _require_mixture(method, p.env)
     rest = p.L, p.epsilon, p.goal_space, p.env.add_void_reason
     return _account_for_reset(p, lambda delta: MixtureBounds(mixture, p.counts, learner(mixture, delta), *rest))
-
-
-def run_self_directed(run: ExplorationRun, budget: int, observe: RunObserver = lambda run: None) -> Status:
-    """Run a method that chooses by itself what to play next."""
-    from adagoal.baselines import self_directed
-
-    return self_directed.run_self_directed(run, budget, observe)
 
 
 class Method(NamedTuple):

@@ -29,8 +29,7 @@ from adagoal.core.errors import InputError
 from adagoal.core.goal_space import GoalSpace
 from adagoal.core.transition_data import TransitionCounts
 from adagoal.core.types import Bools, Floats, Longs
-from adagoal.tabular.finite_horizon import BonusEstimates, bonus_terms
-from adagoal.tabular.ucbvi import planning_horizon
+from adagoal.tabular.ucbvi import BonusEstimates, bonus_terms, planning_horizon
 
 
 class BPI(BonusEstimates):

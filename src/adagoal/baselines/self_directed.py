@@ -1,9 +1,9 @@
-"""Methods that choose their own rollouts, without a goal rule, and the loop that drives them.
+"""Methods that choose their own rollouts, without a goal rule.
 
 AdaGoal separates estimates from the choice of the next goal. The methods that it is compared with do not: they have
 phases and stopping rules of their own. A :class:`SelfDirectedMethod` has the interface of estimates, so results, audits
-and comparisons treat all methods alike. But instead of asking a goal rule, :func:`run_self_directed` asks the method
-for its next :class:`PlannedRollout`.
+and comparisons treat all methods alike. But instead of asking a goal rule,
+:func:`adagoal.loop.run_self_directed` asks the method for its next :class:`PlannedRollout`.
 
 *Constants.* Every method has the option ``constants``. "paper" is c = 1. "scaled=c" multiplies every logarithm of a
 confidence by c, which asks for the confidence delta^c. Sample sizes are proportional to these logarithms, and so are
@@ -15,15 +15,15 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from adagoal.baselines.optimistic_paths import optimistic_rows, solve_restricted_paths
 from adagoal.core.environment import NO_LIMIT, ExplorationPlan, RolloutOutcome
-from adagoal.core.errors import InputError, Status
-from adagoal.core.exploration_run import ExplorationRun, RunObserver, SavedEstimates, record_rollout
+from adagoal.core.errors import InputError
+from adagoal.core.exploration_run import SavedEstimates
 from adagoal.core.file_formats import ArraySchema, ArraySpec
 from adagoal.core.goal_space import GoalSpace
 from adagoal.core.transition_data import TransitionCounts
@@ -183,31 +183,3 @@ class SelfDirectedMethod(SavedEstimates, ABC):
         no_goal = np.array([-2])  # is never reached, so only the thresholds end the rollout
         table = self.collection_policy[None, :, None]
         return PlannedRollout(ExplorationPlan(table, no_goal, NO_LIMIT, self.collection_thresholds))
-
-
-def run_self_directed(run: ExplorationRun, budget: int, observe: RunObserver = lambda run: None) -> Status:
-    """Play a method's rollouts until its own rule stops it, the budget is spent, or ``observe`` returns False."""
-    method, one = cast(SelfDirectedMethod, run.estimates), np.ones(1)
-    while True:
-        with run.measure_seconds():  # includes next_rollout, since most methods plan longer than they play
-            rollout = method.next_rollout()
-            if rollout is None:
-                return run.status_of_own_rule
-            if run.steps >= budget:
-                return Status.BUDGET
-            if rollout.reset_first:
-                run.steps += run.env.rollout(_reset_to_start_plan(run), one, run.counts, run.rng, 1, 1).steps
-            max_steps = max(min(rollout.max_steps, budget - run.steps), 1)
-            outcome = run.env.rollout(rollout.plan, one, run.counts, run.rng, max_steps, rollout.max_episodes)
-            method.grow_with_counts()
-            method.record_outcome(outcome)
-            record_rollout(run, outcome)
-        if observe(run) is False:
-            return Status.INTERRUPTED
-
-
-def _reset_to_start_plan(run: ExplorationRun) -> ExplorationPlan:
-    """Plan whose goal is s0 and whose only action is the reset."""
-    c = run.counts
-    policy = np.full((1, c.n_states, 1), c.n_actions, np.int16)
-    return ExplorationPlan(policy, np.array([c.start]), NO_LIMIT, np.full(len(c.n), NO_LIMIT))

@@ -31,8 +31,7 @@ from adagoal.core.types import Bools, Floats, Longs
 from adagoal.linear.mixture_counts import MixtureEstimates
 from adagoal.planning.mixture_sweeps import plan_mixture_horizon
 from adagoal.planning.model_arrays import RidgeEstimates, TargetGoals
-from adagoal.tabular.finite_horizon import FiniteHorizonEstimates
-from adagoal.tabular.ucbvi import EPSILON_SHARES, planning_horizon
+from adagoal.tabular.ucbvi import EPSILON_SHARES, FiniteHorizonEstimates, planning_horizon
 
 
 class VTR(MixtureEstimates, FiniteHorizonEstimates):
