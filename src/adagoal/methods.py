@@ -151,14 +151,14 @@ def build_vtr(problem: ExplorationProblem, horizon: int | None = None) -> Planni
 
 def build_vtr_pooled(problem: ExplorationProblem) -> PlanningEstimates:
     """Linear mixtures, certified: one value-targeted regression for all goals."""
-    from adagoal.linear.pooled_learner import PooledLearner
+    from adagoal.linear.region_learners import PooledLearner
 
     return _build_mixture_bounds("vtr-pooled", problem, PooledLearner)
 
 
 def build_likelihood(problem: ExplorationProblem) -> PlanningEstimates:
     """Linear mixtures of probability kernels, certified: a likelihood set for the weights."""
-    from adagoal.linear.likelihood_learner import LikelihoodLearner
+    from adagoal.linear.region_learners import LikelihoodLearner
 
     return _build_mixture_bounds("likelihood", problem, LikelihoodLearner)
 
