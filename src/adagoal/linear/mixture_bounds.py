@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,30 +29,9 @@ from adagoal.core.linear_mixture import LinearMixture
 from adagoal.core.transition_data import TransitionCounts
 from adagoal.core.types import Actions, Bools, Floats, Longs
 from adagoal.linear.mixture_counts import MixtureEstimates
+from adagoal.linear.region_learners import RegionLearner
 from adagoal.planning.mixture_sweeps import improve_mixture_bounds
-from adagoal.planning.model_arrays import MixtureBlock, TargetGoals, ThetaRegion
-
-
-class RegionLearner(Protocol):
-    """A confidence region for theta that shrinks with the data."""
-
-    name: str
-    simplex: bool  # whether theta is assumed to lie in the simplex
-
-    def absorb_transitions(self, new: Longs, total: Longs, f: Floats) -> None:
-        """Add the transitions ``new`` [nnz] since the last call (``total``: all); f [S] was fixed before them."""
-
-    def confidence_region(self) -> ThetaRegion:
-        """Return the current region."""
-
-    def squared_radius(self) -> float:
-        """Square of the region's radius in the norm of the observed data."""
-
-    def learner_state(self) -> dict[str, NDArray[Any]]:
-        """Return arrays for a checkpoint."""
-
-    def restore_learner(self, arrays: dict[str, NDArray[Any]]) -> None:
-        """Restore a saved :meth:`learner_state`."""
+from adagoal.planning.model_arrays import MixtureBlock, TargetGoals
 
 
 class MixtureBounds(MixtureEstimates, EstimatesPerGoal):

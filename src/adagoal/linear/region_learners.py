@@ -18,7 +18,7 @@ for all t with probability 1 - delta (Dirichlet(1/2) universal portfolio, Ville'
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,13 +30,35 @@ from adagoal.core.linear_mixture import LinearMixture
 from adagoal.core.types import Floats, Longs
 from adagoal.planning.model_arrays import ThetaRegion
 
+# Weight b of the barrier b sum_i ln theta_i in the maximisation. The duality gap is then at most d b, and the maximiser
+# lies inside the simplex, where the next maximisation starts.
 LOG_BARRIER = 1e-3
-"""Weight b of the barrier b sum_i ln theta_i in the maximisation. The duality gap is then at most d b, and the
-maximiser lies inside the simplex, where the next maximisation starts."""
 
 
-class PooledLearner:
-    """The regression for all goals: a :class:`~adagoal.linear.mixture_bounds.RegionLearner`."""
+class RegionLearner(Protocol):
+    """A confidence region for theta that shrinks with the data."""
+
+    name: str
+    simplex: bool  # whether theta is assumed to lie in the simplex
+
+    def absorb_transitions(self, new: Longs, total: Longs, f: Floats) -> None:
+        """Add the transitions ``new`` [nnz] since the last call (``total``: all); f [S] was fixed before them."""
+
+    def confidence_region(self) -> ThetaRegion:
+        """Return the current region."""
+
+    def squared_radius(self) -> float:
+        """Square of the region's radius in the norm of the observed data."""
+
+    def learner_state(self) -> dict[str, NDArray[Any]]:
+        """Return arrays for a checkpoint."""
+
+    def restore_learner(self, arrays: dict[str, NDArray[Any]]) -> None:
+        """Restore a saved :meth:`learner_state`."""
+
+
+class PooledLearner(RegionLearner):
+    """The regression for all goals."""
 
     name = "vtr-pooled"
     simplex = False
@@ -89,11 +111,9 @@ class PooledLearner:
         return (math.sqrt(2.0 * math.log(1.0 / self.delta) + growth) + 1.0) ** 2
 
     def learner_state(self) -> dict[str, NDArray[Any]]:
-        """Return the sufficient statistics."""
         return {"Sigma": self.Sigma, "b": self.b}
 
     def restore_learner(self, arrays: dict[str, NDArray[Any]]) -> None:
-        """Restore a saved :meth:`learner_state`."""
         schema = {"Sigma": ArraySpec("float64", ("k", "k")), "b": ArraySpec("float64", ("k",))}
         check_arrays(schema, arrays, {"k": len(self.b)})
         # Raises a LinAlgError, which is a ValueError, if a forged matrix is not positive definite.
@@ -101,8 +121,8 @@ class PooledLearner:
         self.Sigma, self.b = arrays["Sigma"], arrays["b"]
 
 
-class LikelihoodLearner:
-    """The likelihood set: a :class:`~adagoal.linear.mixture_bounds.RegionLearner`."""
+class LikelihoodLearner(RegionLearner):
+    """The likelihood set."""
 
     name = "likelihood"
     simplex = True
@@ -139,12 +159,10 @@ class LikelihoodLearner:
         return 2.0 * (math.log(1.0 / self.delta) + (d - 1) / 2 * math.log(t + 1.0) + math.log(2.0))
 
     def learner_state(self) -> dict[str, NDArray[Any]]:
-        """Return the counts of the vectors, and the maximiser."""
-        # The next maximisation starts from this one, and a resumed run continues bit for bit.
+        # With the maximiser: the next maximisation starts from this one, and a resumed run continues bit for bit.
         return {"c": self._c, "theta": self.theta}
 
     def restore_learner(self, arrays: dict[str, NDArray[Any]]) -> None:
-        """Restore a saved :meth:`learner_state`."""
         c, theta = self._c.shape, self.theta.shape
         check_arrays({"c": ArraySpec("float64", c, low=0), "theta": ArraySpec("float64", theta, low=0)}, arrays)
         # The maximisation starts here, and its barrier is infinite on the boundary.
