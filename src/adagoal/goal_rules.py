@@ -164,9 +164,8 @@ def discover(known: GoalInfo, alpha: float = 1.0, beta: float = 1.0) -> Floats:
     against a published summary of the paper (arXiv 2505.19850), not against its code.
     """
     if known.onward_D is None or known.onward_E is None:
-        raise InputError(
-            "discover needs a target, which deep training has and an exploration has not", name="goal_rule"
-        )
+        text = "discover needs a target, which deep training has and an exploration has not"
+        raise InputError(text, name="goal_rule")
     candidates = known.eligible & achieved_goals(known)
     score = alpha * known.E - known.D + beta * (alpha * known.onward_E - known.onward_D)
     best = np.max(score[candidates], initial=-np.inf)
@@ -242,15 +241,14 @@ def resolve_rule(spec: str | GoalRule) -> GoalRule:
             raise InputError(f"{spec} is not a function", name="goal_rule")
         return cast(GoalRule, loaded)
     name, _, options = spec.partition(":")
-    found: Callable[..., Floats] | None = BUILTIN_RULES.get(name) or user_code.load_plugin(
-        user_code.GOAL_RULE_GROUP, name, "goal_rule"
-    )
-    if found is None:
-        known = ", ".join([*BUILTIN_RULES, *user_code.list_plugin_names(user_code.GOAL_RULE_GROUP)])
+    group = user_code.GOAL_RULE_GROUP
+    function = BUILTIN_RULES.get(name) or user_code.load_plugin(group, name, "goal_rule")
+    if function is None:
+        known = ", ".join([*BUILTIN_RULES, *user_code.list_plugin_names(group)])
         raise InputError(f"unknown rule {name!r}; choose one of {known} or FILE.py:FUNCTION", name="goal_rule")
-    if not callable(found):
+    if not callable(function):
         raise InputError(f"{name!r} of an installed package is not a function", name="goal_rule")
-    return functools.partial(found, **_parse_rule_options(name, found, options)) if options else found
+    return functools.partial(function, **_parse_rule_options(name, function, options)) if options else function
 
 
 def required_fields(rule: GoalRule, available: frozenset[str]) -> frozenset[str]:
@@ -340,7 +338,6 @@ def _parse_rule_options(name: str, rule: GoalRule, text: str) -> dict[str, float
         except ValueError:
             options[key] = np.nan
         if not low <= options[key] <= high:
-            raise InputError(
-                f"{name}: {key} must be a number in [{low:g}, {high:g}], got {value or 'nothing'}", name="goal_rule"
-            )
+            text = f"{name}: {key} must be a number in [{low:g}, {high:g}], got {value or 'nothing'}"
+            raise InputError(text, name="goal_rule")
     return options

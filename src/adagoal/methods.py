@@ -44,25 +44,21 @@ class ExplorationProblem:
         return self.env.state_bound == self.env.initial_states and self.goal_space.members_complete
 
 
-def build_certified(problem: ExplorationProblem, branching: int | None = None) -> PlanningEstimates:
+def build_certified(p: ExplorationProblem, branching: int | None = None) -> PlanningEstimates:
     """Certified bounds (the default). branching: no pair has more than this many successors, if you know it."""
-    p = problem
     _check_branching(p.env, branching)
-    rest = p.goal_space, branching, p.env.pair_bound
-    return _account_for_reset(
-        p, lambda delta: CertifiedExplorer(p.counts, p.env.state_bound, p.L, p.epsilon, delta, *rest)
-    )
+    data, rest = (p.counts, p.env.state_bound, p.L, p.epsilon), (p.goal_space, branching, p.env.pair_bound)
+    return _account_for_reset(p, lambda delta: CertifiedExplorer(*data, delta, *rest))
 
 
 def build_ucbvi(
-    problem: ExplorationProblem, bonus: str = "literal", horizon: int | None = None, lazy: bool = False
+    p: ExplorationProblem, bonus: str = "literal", horizon: int | None = None, lazy: bool = False
 ) -> PlanningEstimates:
     """The paper's AdaGoal-UCBVI. bonus: literal, rebalanced or simplified (no guarantee). horizon: H, instead of the
     formula's (a smaller one voids the guarantee). lazy: plan only when some count has doubled, not every episode.
     """
     from adagoal.tabular.ucbvi import EPSILON_SHARES, UCBVI
 
-    p = problem
     # A list, because a value from Python may be unhashable.
     if bonus not in list(EPSILON_SHARES):
         raise InputError(f"bonus must be one of {', '.join(EPSILON_SHARES)}, got {bonus!r}", "method_args")
@@ -70,74 +66,67 @@ def build_ucbvi(
     return UCBVI(p.counts, p.L, p.epsilon, p.delta, p.goal_space, bonus, horizon, lazy)
 
 
-def build_bayes(problem: ExplorationProblem) -> PlanningEstimates:
+def build_bayes(p: ExplorationProblem) -> PlanningEstimates:
     """Bayesian, no guarantee: quantiles over posterior samples of the model."""
     from adagoal.tabular.bayes import BayesianEstimates
 
-    return BayesianEstimates(problem.counts, problem.L, problem.epsilon, problem.goal_space, seed=problem.seed)
+    return BayesianEstimates(p.counts, p.L, p.epsilon, p.goal_space, seed=p.seed)
 
 
-def build_gosprl(
-    problem: ExplorationProblem, constants: str = "paper", samples: int | None = None
-) -> SelfDirectedMethod:
+def build_gosprl(p: ExplorationProblem, constants: str = "paper", samples: int | None = None) -> SelfDirectedMethod:
     """GOSPRL. constants: paper, or scaled=c. samples: only collect this many samples of every state-action pair."""
     from adagoal.baselines.gosprl import Gosprl
 
     _check_positive_integer("samples", samples)
-    return Gosprl(*_baseline_arguments(problem), constants, samples)
+    return Gosprl(*_baseline_arguments(p), constants, samples)
 
 
-def build_bpi_ucbvi(
-    problem: ExplorationProblem, constants: str = "paper", horizon: int | None = None
-) -> PlanningEstimates:
+def build_bpi_ucbvi(p: ExplorationProblem, constants: str = "paper", horizon: int | None = None) -> PlanningEstimates:
     """BPI-UCBVI, for one goal. constants: paper, or scaled=c. horizon: H, instead of AdaGoal-UCBVI's."""
     from adagoal.baselines.bpi_ucbvi import BPI
 
     _check_positive_integer("horizon", horizon)
-    return BPI(*_baseline_arguments(problem), constants, horizon)
+    return BPI(*_baseline_arguments(p), constants, horizon)
 
 
 def build_intervals(
-    problem: ExplorationProblem, bound: str = "clopper-pearson", branching: int | None = None
+    p: ExplorationProblem, bound: str = "clopper-pearson", branching: int | None = None
 ) -> PlanningEstimates:
     """Interval MDPs and L1 balls, as model checkers use them, with robust value iteration; certified. bound:
     clopper-pearson, hoeffding or weissman. branching: no pair has more than this many successors, if you know it.
     """
     from adagoal.baselines.interval_mdp import INTERVAL_BOUNDS, IntervalEstimates
 
-    p = problem
     if bound not in list(INTERVAL_BOUNDS):
         raise InputError(f"bound must be one of {', '.join(INTERVAL_BOUNDS)}, got {bound!r}", "method_args")
     _check_branching(p.env, branching)
-    rest = p.goal_space, bound, branching, p.env.pair_bound
-    return _account_for_reset(
-        p, lambda delta: IntervalEstimates(p.counts, p.env.state_bound, p.L, p.epsilon, delta, *rest)
-    )
+    data, rest = (p.counts, p.env.state_bound, p.L, p.epsilon), (p.goal_space, bound, branching, p.env.pair_bound)
+    return _account_for_reset(p, lambda delta: IntervalEstimates(*data, delta, *rest))
 
 
-def build_vtr(problem: ExplorationProblem, horizon: int | None = None) -> PlanningEstimates:
+def build_vtr(p: ExplorationProblem, horizon: int | None = None) -> PlanningEstimates:
     """The paper's AdaGoal-UCRL.VTR, for linear mixtures. horizon: H, instead of the formula's (a smaller one voids the
     guarantee).
     """
     from adagoal.linear.ucrl_vtr import VTR
 
-    p, mixture = problem, _require_mixture("vtr", problem.env)
+    mixture = _require_mixture("vtr", p.env)
     _check_positive_integer("horizon", horizon)
     return VTR(mixture, p.counts, p.L, p.epsilon, p.delta, p.goal_space, p.env.add_void_reason, horizon)
 
 
-def build_vtr_pooled(problem: ExplorationProblem) -> PlanningEstimates:
+def build_vtr_pooled(p: ExplorationProblem) -> PlanningEstimates:
     """Linear mixtures, certified: one value-targeted regression for all goals."""
     from adagoal.linear.region_learners import PooledLearner
 
-    return _build_mixture_bounds(problem, PooledLearner)
+    return _build_mixture_bounds(p, PooledLearner)
 
 
-def build_likelihood(problem: ExplorationProblem) -> PlanningEstimates:
+def build_likelihood(p: ExplorationProblem) -> PlanningEstimates:
     """Linear mixtures of probability kernels, certified: a likelihood set for the weights."""
     from adagoal.linear.region_learners import LikelihoodLearner
 
-    return _build_mixture_bounds(problem, LikelihoodLearner)
+    return _build_mixture_bounds(p, LikelihoodLearner)
 
 
 def _build_mixture_bounds(p: ExplorationProblem, learner: Any) -> PlanningEstimates:

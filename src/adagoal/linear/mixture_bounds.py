@@ -211,9 +211,8 @@ class MixtureBounds(MixtureEstimates, EstimatesPerGoal):
         """Continue from a saved :meth:`state`."""
         super().restore(arrays, facts)
         prefix = "learner."
-        self.learner.restore_learner(
-            {k.removeprefix(prefix): np.array(v) for k, v in arrays.items() if k.startswith(prefix)}
-        )
+        saved = {k.removeprefix(prefix): np.array(v) for k, v in arrays.items() if k.startswith(prefix)}
+        self.learner.restore_learner(saved)
         self._theta_region = self.learner.confidence_region()
 
 

@@ -116,11 +116,9 @@ def find_misfit(mixture: LinearMixture, total: Longs, outside: int, simplex: boo
 
     ``simplex``: theta is assumed to lie in the simplex, else in the ball of radius B.
     """
-    lines = []
+    lines, void = [], "the certificates are void"
     if outside:
-        lines.append(
-            "misspecified: transitions were observed that no kernel of the mixture allows; the certificates are void"
-        )
+        lines.append(f"misspecified: transitions were observed that no kernel of the mixture allows; {void}")
     # Pairs with the same feature vectors are also tested together: many of them with few counts each can show a misfit
     # that none of them shows alone.
     seen = total.astype(float)
@@ -129,10 +127,8 @@ def find_misfit(mixture: LinearMixture, total: Longs, outside: int, simplex: boo
     family = mixture.pair_families[pair[np.unique(classes, return_index=True)[1]]]
     O, E = (np.bincount(classes, values).astype(float) for values in (seen, expected))
     if 2 * min(misfit_p_value(seen, expected, pair), misfit_p_value(O, E, family)) < MISFIT_LEVEL:
-        lines.append(
-            f"misspecified: the counts do not fit any mixture of the kernels (G-test, p < {MISFIT_LEVEL:g}); "
-            f"the certificates are void"
-        )
+        test = f"(G-test, p < {MISFIT_LEVEL:g})"
+        lines.append(f"misspecified: the counts do not fit any mixture of the kernels {test}; {void}")
     return lines
 
 

@@ -91,7 +91,6 @@ class VTR(MixtureEstimates, FiniteHorizonEstimates):
 
     def exploration_plan(self) -> ExplorationPlan:
         """Return the policies of Q (eq. ``eq_LFA_pi``), for about as many episodes as the next plan needs."""
-        # Set before the loop reads it: the loop asks for the plan first.
         self.episodes_per_plan = max(1, math.ceil(self.transitions_until_plan() / self.H))
         return super().exploration_plan()
 
