@@ -278,7 +278,7 @@ def compute_weights(rule: GoalRule, known: GoalInfo) -> Floats:
 
 def require_trusted_rule(spec: str, trust: bool) -> str:
     """Return the rule of a run folder; raise if it would execute a file and the folder is not trusted."""
-    # Reading a folder must not execute code, and this folder may come from somebody else.
+    # Reading a folder must not execute code: the folder may come from a stranger.
     if is_file_spec(spec) and not trust:
         text = f"the run has the rule {spec!r}, a file to run; give the rule again, or trust the folder"
         raise InputError(text, "goal_rule")

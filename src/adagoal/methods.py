@@ -258,7 +258,7 @@ def _account_for_reset(p: ExplorationProblem, build: Callable[[float], ExactRese
     """Build the estimates with delta; if the start is not certain, a share of delta covers the reset (lemma 10)."""
     if p.env.start_is_certain:
         return build(p.delta)
-    # The two shares sum to delta, so the union of both events holds with the confidence that the user asked for.
+    # The two shares sum to delta, so both events hold together with the confidence that the user asked for.
     widened = UncertainReset(build((1.0 - RESET_DELTA_SHARE) * p.delta), RESET_DELTA_SHARE * p.delta)
     return cast(PlanningEstimates, widened)
 

@@ -8,7 +8,8 @@ Every goal has two ridge regressions over all transitions, one with the targets 
 
 The recursions are in planning/mixture_sweeps.py. Where the text is wrong or silent: the losses are squared; the radius
 has its G; the goal's own coordinate is always zero, so everything lives in R^d; the reset is known and never regressed;
-Q is clipped to [1[s != g], H - h + 1]. *Ours:* a plan lasts until the data has grown by a tenth.
+Q is clipped to [1[s != g], H - h + 1]. *Ours:* rows use the functions of stage 2, and a plan lasts until the data has
+grown by a tenth.
 """
 
 from __future__ import annotations

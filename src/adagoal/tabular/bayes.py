@@ -165,7 +165,7 @@ class BayesianEstimates(EstimatesPerGoal):
         self._drawn[rows], self._places[rows] = counts.n[rows], support
         free = np.ones((len(rows), S), bool)
         free[np.nonzero(observed)[0], counts.successor[rows][observed]] = False
-        # The free states come first. If there is none, the mass of the others is zero and any pick will do.
+        # The free states come first. Without a free state the mass of the others is zero, and any pick will do.
         order = np.argsort(~free, axis=1, kind="stable")
         pick = (rng.random((self.n_members, len(rows))) * np.maximum(S - support, 1)).astype(np.int64)
         self.atom[: self.n_members, rows] = order[np.arange(len(rows)), pick]
