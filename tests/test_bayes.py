@@ -19,7 +19,7 @@ from adagoal.exact.audit import audit_policies
 from adagoal.loop import run_exploration
 from adagoal.runs.exploration_session import ExplorationSession
 from adagoal.settings.exploration import ExplorationSettings
-from adagoal.tabular.bayes import N_MEMBERS, BayesianEstimates
+from adagoal.tabular.bayes import BayesianEstimates
 from experiments import extra_models
 
 
@@ -58,12 +58,14 @@ def test_draws_are_distributions_with_the_right_mean() -> None:
         estimates.plans = plan
         estimates._draw_posterior_rows(np.arange(8))
         np.testing.assert_allclose(estimates.p.sum(axis=2), 1.0)
-        dense = np.zeros((N_MEMBERS, 8))
+        dense = np.zeros((BayesianEstimates.n_members, 8))
         for k, successor in enumerate((1, 2)):
-            dense[:, successor] += estimates.p[:N_MEMBERS, 0, k]
-        dense[np.arange(N_MEMBERS), estimates.atom[:N_MEMBERS, 0]] += estimates.p[:N_MEMBERS, 0, -1]
+            dense[:, successor] += estimates.p[: BayesianEstimates.n_members, 0, k]
+        dense[np.arange(BayesianEstimates.n_members), estimates.atom[: BayesianEstimates.n_members, 0]] += estimates.p[
+            : BayesianEstimates.n_members, 0, -1
+        ]
         means.append(dense.mean(axis=0))
-        assert not np.isin(estimates.atom[:N_MEMBERS, 0], (1, 2)).any()
+        assert not np.isin(estimates.atom[: BayesianEstimates.n_members, 0], (1, 2)).any()
     expected = (np.array([0, 3, 1, 0, 0, 0, 0, 0]) + 1 / 8) / 5
     np.testing.assert_allclose(np.mean(means, axis=0), expected, atol=0.01)
 
@@ -139,7 +141,7 @@ def test_the_seed_decides_the_posterior_draws() -> None:
         estimates.refresh_columns(np.ones(len(estimates.goals), bool))
         drawn.append(estimates.atom)
     np.testing.assert_array_equal(drawn[0], drawn[1])
-    assert (drawn[0][:N_MEMBERS] != drawn[2][:N_MEMBERS]).any()
+    assert (drawn[0][: BayesianEstimates.n_members] != drawn[2][: BayesianEstimates.n_members]).any()
 
 
 def test_needs_a_known_number_of_states() -> None:

@@ -18,7 +18,7 @@ from adagoal.exact.solver import to_target_goals
 from adagoal.loop import run_exploration
 from adagoal.planning.horizon_recursion import plan_finite_horizon
 from adagoal.planning.model_arrays import pad_kernel, to_sparse_model
-from adagoal.tabular import finite_horizon
+from adagoal.tabular import ucbvi
 from adagoal.tabular.ucbvi import EPSILON_SHARES, UCBVI, ucbvi_bonuses
 from experiments import extra_models
 from paper_twin import random_counts, random_mdp
@@ -100,7 +100,7 @@ def test_a_run_of_the_paper_is_the_same(monkeypatch):
     mdp = toy_models.chain_model(n_states=5)
     runs = []
     for planner in (plan_finite_horizon, numpy_twin.stages):
-        monkeypatch.setattr(finite_horizon, "plan_finite_horizon", planner)
+        monkeypatch.setattr(ucbvi, "plan_finite_horizon", planner)
         counts = TransitionCounts(mdp.n_states, mdp.n_actions, mdp.start)
         estimates = UCBVI(counts, 4.0, 1.0, 0.1, bonus="simplified", H=20)
         run = ExplorationRun(ModelSimulator(mdp), estimates, goal_rules.adagoal, np.random.default_rng(0))

@@ -18,7 +18,6 @@ from adagoal.baselines import gosprl, optimistic_paths
 from adagoal.baselines.gosprl import Gosprl
 from adagoal.baselines.incremental import RoundBasedMethod
 from adagoal.baselines.lae import LAE, enough_episodes
-from adagoal.baselines.self_directed import run_self_directed
 from adagoal.baselines.valae import VALAE
 from adagoal.cli.main import run_command_line as command
 from adagoal.compare import method_comparison
@@ -31,6 +30,7 @@ from adagoal.envs.model import TabularMDP
 from adagoal.envs.simulator import ModelSimulator
 from adagoal.exact import solver
 from adagoal.goal_rules import adagoal as rule
+from adagoal.loop import run_self_directed
 from adagoal.planning.model_arrays import TransitionKernel
 from adagoal.planning.shortest_paths import solve_visgo
 from adagoal.runs.result import Result

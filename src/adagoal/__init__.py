@@ -8,6 +8,7 @@
 import importlib
 from typing import TYPE_CHECKING, Any
 
+# Type checkers and editors read these imports; at run time :func:`__getattr__` makes them.
 if TYPE_CHECKING:
     from adagoal.api.certify import certify
     from adagoal.api.check_result import Check
@@ -51,36 +52,36 @@ __all__ = [
 ]
 
 _MODULE_OF_NAME = {
-    "Certificate": "runs.result",
-    "Certification": "deep.certification",
-    "Check": "api.check_result",
-    "InputError": "core.errors",
-    "Model": "envs.model",
-    "Page": "report.show",
-    "Policy": "core.tabular_policy",
-    "Result": "runs.result",
-    "Trial": "api.policy_trials",
-    "audit": "api.explore",
-    "certify": "api.certify",
-    "check_env": "api.env_check",
-    "explore": "api.explore",
-    "export": "api.export",
-    "load": "api.saved_runs",
-    "mixture": "envs.env_factory",
-    "play": "api.policy_trials",
-    "resume": "api.saved_runs",
-    "show": "report.show",
-    "train": "api.train",
-    "transitions": "api.explore",
+    name: module
+    for module, names in {
+        "api.certify": ["certify"],
+        "api.check_result": ["Check"],
+        "api.env_check": ["check_env"],
+        "api.explore": ["audit", "explore", "transitions"],
+        "api.export": ["export"],
+        "api.policy_trials": ["Trial", "play"],
+        "api.saved_runs": ["load", "resume"],
+        "api.train": ["train"],
+        "core.errors": ["InputError"],
+        "core.tabular_policy": ["Policy"],
+        "deep.certification": ["Certification"],
+        "envs.env_factory": ["mixture"],
+        "envs.model": ["Model"],
+        "report.show": ["Page", "show"],
+        "runs.result": ["Certificate", "Result"],
+    }.items()
+    for name in names
 }
 
 
 def __dir__() -> list[str]:
+    # An interactive shell completes names that are not imported yet.
     return [*globals(), *_MODULE_OF_NAME]
 
 
 def __getattr__(name: str) -> Any:
-    """Import a public name when it is first used, so ``adagoal --help`` does not wait for Numba."""
+    """Import a public name when it is first used."""
+    # Otherwise ``adagoal --help`` would wait for Numba.
     if name in _MODULE_OF_NAME:
         return getattr(importlib.import_module(f"adagoal.{_MODULE_OF_NAME[name]}"), name)
     raise AttributeError(f"module 'adagoal' has no attribute {name!r}")

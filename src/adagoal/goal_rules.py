@@ -2,7 +2,7 @@
 
 A goal rule is a function ``rule(known) -> weights``. It reads estimates of every goal (:class:`GoalInfo`) and returns
 non-negative weights ``[G]``; the goal of each episode is drawn in proportion to them. The same functions serve tabular
-and linear explorations and deep training. A new rule is one function and one line in :data:`BUILTIN_RULES`. Its
+and linear explorations and deep training. A new rule is one function and one entry of :data:`BUILTIN_RULES`. Its
 decorator :func:`rule` declares the fields that it needs, so a caller computes only these and refuses a rule whose
 fields it cannot provide.
 
@@ -40,11 +40,10 @@ class GoalInfo:
     successes: Floats  # episodes with this goal that reached it
     recent: Floats  # success rate, fast moving average
     previous: Floats  # success rate, slow moving average
-    experienced: Bools | None = None
-    """Goals achieved before, in deep training; None in explorations, where ``visits`` tells. For a rule that needs this
-    field, training draws half of the candidates from achieved goals and half from the goal space."""
-    divergence: float | None = None
-    """KL(p_wanted || p_achieved) between the goal space and the achieved goals; None: computed from ``visits``."""
+    # For a rule that needs the next field, training draws half of the candidates from achieved goals and half from the
+    # goal space.
+    experienced: Bools | None = None  # goals achieved before, in training; None in explorations, where ``visits`` tells
+    divergence: float | None = None  # KL(p_wanted || p_achieved); None: computed from ``visits``
     onward_D: Floats | None = None  # D from the goal to the target of the episode, a test goal; None without a target
     onward_E: Floats | None = None
 
@@ -64,9 +63,8 @@ class RuleOption(NamedTuple):
 class RuleDeclaration:
     """The fields and options of a rule."""
 
+    # L and eligible are always available. A rule that only breaks ties with attempts need not declare it.
     required_fields: frozenset[str]
-    """Fields of :class:`GoalInfo` that the rule reads. ``L`` and ``eligible`` are always available. A rule that only
-    breaks ties with ``attempts`` need not declare it."""
     options: dict[str, RuleOption]
 
 
@@ -166,9 +164,8 @@ def discover(known: GoalInfo, alpha: float = 1.0, beta: float = 1.0) -> Floats:
     against a published summary of the paper (arXiv 2505.19850), not against its code.
     """
     if known.onward_D is None or known.onward_E is None:
-        raise InputError(
-            "discover needs a target, which deep training has and an exploration has not", name="goal_rule"
-        )
+        text = "discover needs a target, which deep training has and an exploration has not"
+        raise InputError(text, name="goal_rule")
     candidates = known.eligible & achieved_goals(known)
     score = alpha * known.E - known.D + beta * (alpha * known.onward_E - known.onward_D)
     best = np.max(score[candidates], initial=-np.inf)
@@ -180,6 +177,7 @@ def goid(known: GoalInfo, low: float = 0.1, high: float = 0.9) -> Floats:
     """Uniform over goals of intermediate difficulty (Florensa et al. 2018): success rate in [low, high]."""
     rate = known.successes / np.maximum(known.attempts, 1.0)
     untried = known.attempts == 0
+    # An untried goal has no rate yet. It counts as intermediate, or it would never be tried.
     good = known.eligible & (untried | ((rate >= low) & (rate <= high)))
     return _weights_or_uniform(good.astype(float), good, known)
 
@@ -201,19 +199,11 @@ def goexplore(known: GoalInfo) -> Floats:
 
 
 BUILTIN_RULES: dict[str, Callable[..., Floats]] = {  # by the name in settings
-    "adagoal": adagoal,
-    "adagoal-proportional": adagoal_proportional,
-    "proportional": proportional,
-    "argmax": argmax,
-    "unigoal": unigoal,
-    "raregoal": raregoal,
-    "skewfit": skewfit,
-    "mega": mega,
-    "omega": omega,
-    "discover": discover,
-    "goid": goid,
-    "progress": progress,
-    "goexplore": goexplore,
+    function.__name__.replace("_", "-"): function
+    for function in (
+        *(adagoal, adagoal_proportional, proportional, argmax, unigoal, raregoal, skewfit, mega, omega, discover),
+        *(goid, progress, goexplore),
+    )
 }
 
 
@@ -231,6 +221,7 @@ def goal_divergence(known: GoalInfo) -> float:
     """KL(p_wanted || p_achieved); from visits: the uniform distribution against visits + 1, over the eligible goals."""
     if known.divergence is not None:
         return known.divergence
+    # One more visit each: the divergence from a goal that was never visited would be infinite.
     visits = known.visits[known.eligible] + 1.0
     return float(-np.log(len(visits) * visits / visits.sum()).mean()) if len(visits) else 0.0
 
@@ -250,15 +241,14 @@ def resolve_rule(spec: str | GoalRule) -> GoalRule:
             raise InputError(f"{spec} is not a function", name="goal_rule")
         return cast(GoalRule, loaded)
     name, _, options = spec.partition(":")
-    found: Callable[..., Floats] | None = BUILTIN_RULES.get(name) or user_code.load_plugin(
-        user_code.GOAL_RULE_GROUP, name, "goal_rule"
-    )
-    if found is None:
-        known = ", ".join([*BUILTIN_RULES, *user_code.list_plugin_names(user_code.GOAL_RULE_GROUP)])
+    group = user_code.GOAL_RULE_GROUP
+    function = BUILTIN_RULES.get(name) or user_code.load_plugin(group, name, "goal_rule")
+    if function is None:
+        known = ", ".join([*BUILTIN_RULES, *user_code.list_plugin_names(group)])
         raise InputError(f"unknown rule {name!r}; choose one of {known} or FILE.py:FUNCTION", name="goal_rule")
-    if not callable(found):
+    if not callable(function):
         raise InputError(f"{name!r} of an installed package is not a function", name="goal_rule")
-    return functools.partial(found, **_parse_rule_options(name, found, options)) if options else found
+    return functools.partial(function, **_parse_rule_options(name, function, options)) if options else function
 
 
 def required_fields(rule: GoalRule, available: frozenset[str]) -> frozenset[str]:
@@ -276,9 +266,11 @@ def compute_weights(rule: GoalRule, known: GoalInfo) -> Floats:
         with USER_CODE_SECTION:
             weights = np.asarray(rule(known), float)
     except (Exception, SystemExit) as error:
+        # Our own bugs keep their traceback.
         if _rule_function(rule) in BUILTIN_RULES.values():
             raise
         raise EnvironmentFailure(f"the rule raised {type(error).__name__}: {error}", name="goal_rule") from error
+    # Written so that NaN fails: every comparison with NaN is false.
     if weights.shape != known.D.shape or not (weights.min(initial=np.inf) >= 0 and 0 < weights.sum() < np.inf):
         raise InputError("a rule returns one finite weight >= 0 per goal, not all of them zero", name="goal_rule")
     return weights
@@ -286,6 +278,7 @@ def compute_weights(rule: GoalRule, known: GoalInfo) -> Floats:
 
 def require_trusted_rule(spec: str, trust: bool) -> str:
     """Return the rule of a run folder; raise if it would execute a file and the folder is not trusted."""
+    # Reading a folder must not execute code: the folder may come from a stranger.
     if is_file_spec(spec) and not trust:
         text = f"the run has the rule {spec!r}, a file to run; give the rule again, or trust the folder"
         raise InputError(text, "goal_rule")
@@ -299,6 +292,7 @@ def rule_source_text(spec: str) -> str:
 
 def sample_goal(weights: Floats, rng: np.random.Generator) -> int:
     """Draw the index of a goal in proportion to the weights."""
+    # The minimum guards against rounding: the product may equal the last sum. side="right" skips goals of weight zero.
     cumulative = np.cumsum(weights)
     return int(min(np.searchsorted(cumulative, rng.random() * cumulative[-1], side="right"), len(weights) - 1))
 
@@ -306,6 +300,7 @@ def sample_goal(weights: Floats, rng: np.random.Generator) -> int:
 def _most_uncertain_goal(known: GoalInfo, candidates: Bools) -> Floats:
     """All weight on the candidate of largest E; ties go to the one with the fewest attempts."""
     score = np.where(candidates, known.E, -np.inf)
+    # Before there is data all errors tie, and the first goal would take all attempts.
     (equals,) = (score == score[score.argmax()]).nonzero()
     weights = np.zeros(len(score))
     weights[equals[known.attempts[equals].argmin()]] = 1.0
@@ -337,12 +332,12 @@ def _parse_rule_options(name: str, rule: GoalRule, text: str) -> dict[str, float
             known = ", ".join(accepted) or "none"
             raise InputError(f"{name} has no option {key!r}; accepted: {known}", name="goal_rule")
         low, high = accepted[key]
+        # NaN fails the range check below, so a missing number and a wrong one give the same message.
         try:
             options[key] = float(value)
         except ValueError:
             options[key] = np.nan
         if not low <= options[key] <= high:
-            raise InputError(
-                f"{name}: {key} must be a number in [{low:g}, {high:g}], got {value or 'nothing'}", name="goal_rule"
-            )
+            text = f"{name}: {key} must be a number in [{low:g}, {high:g}], got {value or 'nothing'}"
+            raise InputError(text, name="goal_rule")
     return options

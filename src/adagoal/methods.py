@@ -5,6 +5,7 @@ A builder imports its method when it is called, so a run loads only the method t
 
 from __future__ import annotations
 
+import importlib
 import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -19,7 +20,7 @@ from adagoal.core.exploration_run import ExplorationRun, GoalEstimates, Planning
 from adagoal.core.goal_space import GoalSpace
 from adagoal.core.linear_mixture import LinearMixture
 from adagoal.core.transition_data import TransitionCounts
-from adagoal.loop import run_exploration
+from adagoal.loop import run_exploration, run_self_directed
 
 if TYPE_CHECKING:
     from adagoal.baselines.self_directed import SelfDirectedMethod
@@ -37,176 +38,137 @@ class ExplorationProblem:
     goal_space: GoalSpace
     seed: int = 0  # for methods that draw random numbers
 
+    @property
+    def size_is_known(self) -> bool:
+        """Whether all states, and all members of the goals, are known before the run."""
+        return self.env.state_bound == self.env.initial_states and self.goal_space.members_complete
 
-def build_certified(problem: ExplorationProblem, branching: int | None = None) -> PlanningEstimates:
+
+def build_certified(p: ExplorationProblem, branching: int | None = None) -> PlanningEstimates:
     """Certified bounds (the default). branching: no pair has more than this many successors, if you know it."""
-    p = problem
     _check_branching(p.env, branching)
-    rest = p.goal_space, branching, p.env.pair_bound
-    return _account_for_reset(
-        p, lambda delta: CertifiedExplorer(p.counts, p.env.state_bound, p.L, p.epsilon, delta, *rest)
-    )
+    data, rest = (p.counts, p.env.state_bound, p.L, p.epsilon), (p.goal_space, branching, p.env.pair_bound)
+    return _account_for_reset(p, lambda delta: CertifiedExplorer(*data, delta, *rest))
 
 
 def build_ucbvi(
-    problem: ExplorationProblem, bonus: str = "literal", horizon: int | None = None, lazy: bool = False
+    p: ExplorationProblem, bonus: str = "literal", horizon: int | None = None, lazy: bool = False
 ) -> PlanningEstimates:
     """The paper's AdaGoal-UCBVI. bonus: literal, rebalanced or simplified (no guarantee). horizon: H, instead of the
     formula's (a smaller one voids the guarantee). lazy: plan only when some count has doubled, not every episode.
     """
     from adagoal.tabular.ucbvi import EPSILON_SHARES, UCBVI
 
-    p = problem
+    # A list, because a value from Python may be unhashable.
     if bonus not in list(EPSILON_SHARES):
         raise InputError(f"bonus must be one of {', '.join(EPSILON_SHARES)}, got {bonus!r}", "method_args")
     _check_positive_integer("horizon", horizon)
     return UCBVI(p.counts, p.L, p.epsilon, p.delta, p.goal_space, bonus, horizon, lazy)
 
 
-def build_bayes(problem: ExplorationProblem) -> PlanningEstimates:
+def build_bayes(p: ExplorationProblem) -> PlanningEstimates:
     """Bayesian, no guarantee: quantiles over posterior samples of the model."""
     from adagoal.tabular.bayes import BayesianEstimates
 
-    return BayesianEstimates(problem.counts, problem.L, problem.epsilon, problem.goal_space, seed=problem.seed)
+    return BayesianEstimates(p.counts, p.L, p.epsilon, p.goal_space, seed=p.seed)
 
 
-def build_ucbexplore(problem: ExplorationProblem, constants: str = "paper") -> SelfDirectedMethod:
-    """Lim and Auer's UcbExplore. constants: paper, or scaled=c (see baselines/self_directed.py)."""
-    from adagoal.baselines.ucbexplore import UcbExplore
-
-    return UcbExplore(*_baseline_arguments(problem), constants, state_bound=_growing_state_bound(problem))
-
-
-def build_disco(problem: ExplorationProblem, constants: str = "paper") -> SelfDirectedMethod:
-    """DisCo. constants: paper, or scaled=c (see baselines/self_directed.py)."""
-    from adagoal.baselines.disco import DisCo
-
-    return DisCo(*_baseline_arguments(problem), constants, state_bound=_growing_state_bound(problem))
-
-
-def build_valae(problem: ExplorationProblem, constants: str = "paper") -> SelfDirectedMethod:
-    """VALAE: DisCo's set, then its policies. constants: paper, or scaled=c (see baselines/self_directed.py)."""
-    from adagoal.baselines.valae import VALAE
-
-    return VALAE(*_baseline_arguments(problem), constants)
-
-
-def build_lae(problem: ExplorationProblem, constants: str = "paper") -> SelfDirectedMethod:
-    """LAE: layer by layer, then consolidation. constants: paper, or scaled=c (see baselines/self_directed.py)."""
-    from adagoal.baselines.lae import LAE
-
-    return LAE(*_baseline_arguments(problem), constants)
-
-
-def build_gosprl(
-    problem: ExplorationProblem, constants: str = "paper", samples: int | None = None
-) -> SelfDirectedMethod:
-    """GOSPRL: the diameter, then goal-free exploration. constants: paper, or scaled=c (see baselines/self_directed.py).
-    samples: only collect this many samples of every state-action pair.
-    """
+def build_gosprl(p: ExplorationProblem, constants: str = "paper", samples: int | None = None) -> SelfDirectedMethod:
+    """GOSPRL. constants: paper, or scaled=c. samples: only collect this many samples of every state-action pair."""
     from adagoal.baselines.gosprl import Gosprl
 
     _check_positive_integer("samples", samples)
-    return Gosprl(*_baseline_arguments(problem), constants, samples)
+    return Gosprl(*_baseline_arguments(p), constants, samples)
 
 
-def build_bpi_ucbvi(
-    problem: ExplorationProblem, constants: str = "paper", horizon: int | None = None
-) -> PlanningEstimates:
+def build_bpi_ucbvi(p: ExplorationProblem, constants: str = "paper", horizon: int | None = None) -> PlanningEstimates:
     """BPI-UCBVI, for one goal. constants: paper, or scaled=c. horizon: H, instead of AdaGoal-UCBVI's."""
     from adagoal.baselines.bpi_ucbvi import BPI
 
     _check_positive_integer("horizon", horizon)
-    return BPI(*_baseline_arguments(problem), constants, horizon)
+    return BPI(*_baseline_arguments(p), constants, horizon)
 
 
 def build_intervals(
-    problem: ExplorationProblem, bound: str = "clopper-pearson", branching: int | None = None
+    p: ExplorationProblem, bound: str = "clopper-pearson", branching: int | None = None
 ) -> PlanningEstimates:
     """Interval MDPs and L1 balls, as model checkers use them, with robust value iteration; certified. bound:
     clopper-pearson, hoeffding or weissman. branching: no pair has more than this many successors, if you know it.
     """
     from adagoal.baselines.interval_mdp import INTERVAL_BOUNDS, IntervalEstimates
 
-    p = problem
     if bound not in list(INTERVAL_BOUNDS):
         raise InputError(f"bound must be one of {', '.join(INTERVAL_BOUNDS)}, got {bound!r}", "method_args")
     _check_branching(p.env, branching)
-    rest = p.goal_space, bound, branching, p.env.pair_bound
-    return _account_for_reset(
-        p, lambda delta: IntervalEstimates(p.counts, p.env.state_bound, p.L, p.epsilon, delta, *rest)
-    )
+    data, rest = (p.counts, p.env.state_bound, p.L, p.epsilon), (p.goal_space, bound, branching, p.env.pair_bound)
+    return _account_for_reset(p, lambda delta: IntervalEstimates(*data, delta, *rest))
 
 
-def build_vtr(problem: ExplorationProblem, horizon: int | None = None) -> PlanningEstimates:
+def build_vtr(p: ExplorationProblem, horizon: int | None = None) -> PlanningEstimates:
     """The paper's AdaGoal-UCRL.VTR, for linear mixtures. horizon: H, instead of the formula's (a smaller one voids the
     guarantee).
     """
     from adagoal.linear.ucrl_vtr import VTR
 
-    p, mixture = problem, _require_mixture("vtr", problem.env)
+    mixture = _require_mixture("vtr", p.env)
     _check_positive_integer("horizon", horizon)
     return VTR(mixture, p.counts, p.L, p.epsilon, p.delta, p.goal_space, p.env.add_void_reason, horizon)
 
 
-def build_vtr_pooled(problem: ExplorationProblem) -> PlanningEstimates:
+def build_vtr_pooled(p: ExplorationProblem) -> PlanningEstimates:
     """Linear mixtures, certified: one value-targeted regression for all goals."""
-    from adagoal.linear.pooled_learner import PooledLearner
+    from adagoal.linear.region_learners import PooledLearner
 
-    return _build_mixture_bounds("vtr-pooled", problem, PooledLearner)
+    return _build_mixture_bounds(p, PooledLearner)
 
 
-def build_likelihood(problem: ExplorationProblem) -> PlanningEstimates:
+def build_likelihood(p: ExplorationProblem) -> PlanningEstimates:
     """Linear mixtures of probability kernels, certified: a likelihood set for the weights."""
-    from adagoal.linear.likelihood_learner import LikelihoodLearner
+    from adagoal.linear.region_learners import LikelihoodLearner
 
-    return _build_mixture_bounds("likelihood", problem, LikelihoodLearner)
+    return _build_mixture_bounds(p, LikelihoodLearner)
 
 
-def _build_mixture_bounds(
-    method: str, p: ExplorationProblem, learner: Callable[[LinearMixture, float], Any]
-) -> PlanningEstimates:
+def _build_mixture_bounds(p: ExplorationProblem, learner: Any) -> PlanningEstimates:
     from adagoal.linear.mixture_bounds import MixtureBounds
 
-    mixture = _require_mixture(method, p.env)
+    mixture = _require_mixture(learner.name, p.env)
     rest = p.L, p.epsilon, p.goal_space, p.env.add_void_reason
     return _account_for_reset(p, lambda delta: MixtureBounds(mixture, p.counts, learner(mixture, delta), *rest))
-
-
-def run_self_directed(run: ExplorationRun, budget: int, observe: RunObserver = lambda run: None) -> Status:
-    """Run a method that chooses by itself what to play next."""
-    from adagoal.baselines import self_directed
-
-    return self_directed.run_self_directed(run, budget, observe)
 
 
 class Method(NamedTuple):
     """Declaration of a method."""
 
-    build_estimates: Callable[..., GoalEstimates]
-    """Called with an :class:`ExplorationProblem` and the method's own arguments."""
+    build_estimates: Callable[..., GoalEstimates]  # called with an ExplorationProblem and the method's own arguments
     run_loop: Callable[[ExplorationRun, int, RunObserver], Status] = run_exploration
-    uses_goal_rule: bool = True
-    """False if the method decides by itself what to play."""
-    radius_can_grow: bool = False
-    """Whether its estimates support radius "auto" and "all"
-    (:class:`~adagoal.core.exploration_run.SupportsRadiusCurriculum`)."""
-    needs_known_size: bool = False
-    """Whether the number of states must be known before the run."""
-    can_finalize: bool = False
-    """Whether its estimates are :class:`~adagoal.core.exploration_run.SupportsFinalize`."""
-    supports_action_masks: bool = False
-    """Whether it can leave out actions that are not available in a state."""
+    uses_goal_rule: bool = True  # False if the method decides by itself what to play
+    radius_can_grow: bool = False  # whether its estimates have a SupportsRadiusCurriculum, for radius "auto" and "all"
+    needs_known_size: bool = False  # whether the number of states must be known before the run
+    can_finalize: bool = False  # whether its estimates are a SupportsFinalize
+    supports_action_masks: bool = False  # whether it can leave out actions that are not available in a state
+
+
+def declare_baseline(module: str, class_name: str, needs_known_size: bool = False) -> Method:
+    """Declare a self-directed method whose only argument is ``constants``: paper, or scaled=c (self_directed.py)."""
+
+    def build(problem: ExplorationProblem, constants: str = "paper") -> SelfDirectedMethod:
+        method = getattr(importlib.import_module(f"adagoal.baselines.{module}"), class_name)
+        # 0 says that no state will be added.
+        state_bound = 0 if problem.size_is_known else problem.env.state_bound
+        return cast("SelfDirectedMethod", method(*_baseline_arguments(problem), constants, state_bound=state_bound))
+
+    return Method(build, run_self_directed, uses_goal_rule=False, needs_known_size=needs_known_size)
 
 
 METHODS = {
     "certified": Method(build_certified, radius_can_grow=True, can_finalize=True, supports_action_masks=True),
     "ucbvi": Method(build_ucbvi, needs_known_size=True),
     "bayes": Method(build_bayes, needs_known_size=True),
-    "ucbexplore": Method(build_ucbexplore, run_self_directed, uses_goal_rule=False),
-    "disco": Method(build_disco, run_self_directed, uses_goal_rule=False),
-    "valae": Method(build_valae, run_self_directed, uses_goal_rule=False, needs_known_size=True),
-    "lae": Method(build_lae, run_self_directed, uses_goal_rule=False, needs_known_size=True),
+    "ucbexplore": declare_baseline("ucbexplore", "UcbExplore"),
+    "disco": declare_baseline("disco", "DisCo"),
+    "valae": declare_baseline("valae", "VALAE", needs_known_size=True),
+    "lae": declare_baseline("lae", "LAE", needs_known_size=True),
     "gosprl": Method(build_gosprl, run_self_directed, uses_goal_rule=False, needs_known_size=True),
     "bpi-ucbvi": Method(build_bpi_ucbvi, needs_known_size=True),
     "intervals": Method(build_intervals, radius_can_grow=True, supports_action_masks=True),
@@ -218,7 +180,8 @@ METHODS = {
 
 def find_method(name: str) -> Method:
     """Return a method of :data:`METHODS` or of an installed package (:mod:`adagoal.core.user_code`)."""
-    if name in list(METHODS):  # a list, because a name from Python may be unhashable
+    # A list, because a name from Python may be unhashable.
+    if name in list(METHODS):
         return METHODS[name]
     plugin = user_code.load_plugin(user_code.METHOD_GROUP, name, "method") if isinstance(name, str) else None
     if plugin is None:
@@ -237,12 +200,12 @@ def build_estimates(method: str, problem: ExplorationProblem, arguments: dict[st
             text = f"{method} has no argument {name!r}; it accepts {', '.join(names) or 'none'}"
             raise InputError(text, "method_args")
     declared, env = find_method(method), problem.env
-    size_is_known = env.state_bound == env.initial_states and problem.goal_space.members_complete
-    if declared.needs_known_size and not size_is_known:
+    if declared.needs_known_size and not problem.size_is_known:
         text = f"{method} needs a known number of states, which {env.name} does not have; use certified"
         raise InputError(text, "method")
     env.uses_action_masks = declared.supports_action_masks
     estimates = declared.build_estimates(problem, **arguments)
+    # UncertainReset pays for the reset with a share of delta. The other proofs take the start for fixed.
     if estimates.guarantee and not env.start_is_certain and not isinstance(estimates, UncertainReset):
         env.add_warning(f"the proof of {method} assumes that every reset leads to the same start")
     return estimates
@@ -262,6 +225,7 @@ def apply_constants(constants: str | None, choices: Sequence[tuple[str, dict[str
         return [arguments for _, arguments in choices]
     from adagoal.baselines.self_directed import parse_constants
 
+    # A comparison has one ``constants`` for all its methods; a method's own argument wins.
     parse_constants(constants)
     takes_them = ["constants" in accepted_arguments(method) and "constants" not in given for method, given in choices]
     if not any(takes_them):
@@ -275,6 +239,7 @@ def apply_constants(constants: str | None, choices: Sequence[tuple[str, dict[str
 
 
 def _check_positive_integer(name: str, value: int | None) -> None:
+    # bool is a subclass of int, and True would pass for 1.
     if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
         raise InputError(f"{name} must be a whole number >= 1, got {value!r}", "method_args")
 
@@ -289,15 +254,11 @@ def _baseline_arguments(p: ExplorationProblem) -> tuple[TransitionCounts, float,
     return p.counts, p.L, p.epsilon, p.delta, p.goal_space
 
 
-def _growing_state_bound(p: ExplorationProblem) -> int:
-    """Return the bound on the number of states if states are numbered as they are found, else 0."""
-    return p.env.state_bound if p.env.state_bound != p.env.initial_states or not p.goal_space.members_complete else 0
-
-
 def _account_for_reset(p: ExplorationProblem, build: Callable[[float], ExactResetEstimates]) -> PlanningEstimates:
     """Build the estimates with delta; if the start is not certain, a share of delta covers the reset (lemma 10)."""
     if p.env.start_is_certain:
         return build(p.delta)
+    # The two shares sum to delta, so both events hold together with the confidence that the user asked for.
     widened = UncertainReset(build((1.0 - RESET_DELTA_SHARE) * p.delta), RESET_DELTA_SHARE * p.delta)
     return cast(PlanningEstimates, widened)
 

@@ -15,7 +15,7 @@ AdaGoal paper (labels ``eq_Qt`` to ``eq_Et``), which takes them from here; beta,
 the authors published for the reward-free algorithm of the same paper (github.com/omardrwch/rl_fast_active_learning,
 ``algorithms/adaptive_rf.py``). Only the abstract of the paper itself could be opened. *Recalled:* that beta* is beta
 without the factor S. *Ours:* transitions are pooled over the stages, because our environments do not change with time
-(the paper counts each stage by itself, which costs a factor H), and a plan is kept until a count has grown by a tenth.
+(the paper counts each stage by itself, which costs a factor H), and plans are kept for a while.
 """
 
 from __future__ import annotations
@@ -29,8 +29,7 @@ from adagoal.core.errors import InputError
 from adagoal.core.goal_space import GoalSpace
 from adagoal.core.transition_data import TransitionCounts
 from adagoal.core.types import Bools, Floats, Longs
-from adagoal.tabular.finite_horizon import BonusEstimates, bonus_terms
-from adagoal.tabular.ucbvi import planning_horizon
+from adagoal.tabular.ucbvi import BonusEstimates, bonus_terms, planning_horizon
 
 
 class BPI(BonusEstimates):
@@ -60,6 +59,7 @@ class BPI(BonusEstimates):
     @property
     def E(self) -> Floats:
         """The error U [1]."""
+        # No share of epsilon for the steps after H, which AdaGoal-UCBVI adds: BPI claims nothing about them.
         return self.U
 
     def refresh_columns(self, wanted: Bools) -> bool:
@@ -71,6 +71,7 @@ class BPI(BonusEstimates):
 
     def distance_bounds(self, goal: int) -> tuple[float, float]:
         """The optimistic value over H stages, with the paper's constants, and no upper bound."""
+        # A scaled c gives up the confidence delta, and with it the lower bound.
         return float(self.D[0]) if self.c >= 1 else 0.0, math.inf
 
     def _replan_thresholds(self) -> Longs:

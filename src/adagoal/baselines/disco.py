@@ -27,13 +27,9 @@ incrementally (L + eps)-reachable, and every policy is within eps of the best on
 *Checked against the source:* the objective and the rate L^5 S Gamma A / eps^2 (abstract; the text of the algorithm
 could not be opened); the claim above, and the lower-order term L^3 S^2 A / eps of the rate, as Cai et al. (2022) quote
 them (lemma 2.4). *Recalled:* phi up to its numerical constant, Theta, the threshold of W, eps/(6L), both stopping
-conditions and the consolidation. *Derived:* the constant 16, which the paper leaves open. An optimistic value near L
-falls short by about 2 sqrt(Theta l / n) L^2, l = log(2 S A n / delta), so n must be a multiple of 4 L^4 Theta l /
-eps^2. With 1 instead of 16 the claim above fails in one of ten small random worlds, with 16 in none of those tried.
-Theta does not count x, the one state for all outside K, and near s0 that may be too little: on ``toys.fan`` with L = 15
-the answer has a state at distance 19. *Ours:* For sets, Theta counts x, since sets are large parts of what lies
-outside. Samples are collected on the way to the nearest under-sampled state of K, not one state after the other with
-its policy from s0. And phi is never less than ``discovery_trials``, which matters for c < 1 only.
+conditions and the consolidation. *Derived:* the constant 16, which the paper leaves open. *Ours:* Theta for sets, the
+minimum of phi, and samples are collected on the way to the nearest under-sampled state of K, not one state after the
+other with its policy from s0.
 """
 
 from __future__ import annotations
@@ -57,21 +53,18 @@ class DisCo(IncrementalMethod):
         super().__post_init__()
         self.eps = min(self.epsilon, 1.0)  # VALAE replaces it by a coarser accuracy
 
-    def next_rollout(self) -> PlannedRollout | None:
+    def advance(self) -> PlannedRollout | None:
         """Steps 1 to 4."""
-        while not self.stopped:
-            rollout = self.sample_known_pairs(self.samples_per_pair())  # step 1
-            if rollout is not None:
-                return rollout
-            nearest = self.nearest_target(self.candidate_states())  # steps 2 and 3
-            if nearest is not None:  # step 4
-                self.known_states[nearest[0]] = True
-                continue
-            rollout = self._consider_sets() if self.n_sets else None
-            if rollout is not None:
-                return rollout
-            self.stopped = True
-        return None
+        rollout = self.sample_known_pairs(self.samples_per_pair())  # step 1
+        if rollout is not None:
+            return rollout
+        nearest = self.nearest_target(self.candidate_states())  # steps 2 and 3
+        if nearest is not None:  # step 4
+            self.known_states[nearest[0]] = True
+            return None
+        rollout = self._consider_sets() if self.n_sets else None
+        self.stopped = rollout is None
+        return rollout
 
     def _consider_sets(self) -> PlannedRollout | None:
         """Collect the samples that the sets outside K need, then add those within L."""
@@ -85,6 +78,8 @@ class DisCo(IncrementalMethod):
 
     def _spread_of_known(self) -> Floats:
         """Spreads [|K| A], whose maximum is Theta."""
+        # Without x, the one state for all outside K. Near s0 that may be too little: on ``toys.fan`` with L = 15 the
+        # answer has a state at distance 19.
         return deviation_spread(self.counts, self.known_states)[np.repeat(self.known_states, self.counts.n_actions)]
 
     def samples_per_pair(self, theta: float | None = None) -> float:
@@ -93,6 +88,9 @@ class DisCo(IncrementalMethod):
         theta = float(self._spread_of_known().max()) if theta is None else theta
         log = math.log(self.L * size * self.counts.n_actions / (self.eps * self.delta))
         full = self.L**4 * theta / self.eps**2 * log**2 + self.L**2 * size / self.eps * log
+        # 16: an optimistic value near L falls short by about 2 sqrt(Theta l / n) L^2, l = log(2 S A n / delta), so n
+        # must be a multiple of 4 L^4 Theta l / eps^2. With 1 instead of 16 the paper's claim fails in one of ten small
+        # random worlds, with 16 in none of those tried. The maximum matters for c < 1 only.
         return max(16.0 * self.c * full, self.discovery_trials())
 
     def candidate_states(self) -> Longs:
@@ -112,7 +110,9 @@ class DisCo(IncrementalMethod):
         sets = self.waiting_sets(c.seen)
         for target, inside in zip(sets.tolist(), self.target_masks(sets), strict=True):
             share = np.where(inside[to], p_hat, 0.0).sum(1)
+            # Here Theta counts x, since sets are large parts of what lies outside K.
             if share.max() >= (1.0 - self.eps / 2.0) / self.L:
+                # Rounding may leave the range of a probability, and the root would be NaN.
                 x = np.clip(outside.sum(1) - share, 0.0, 1.0)
                 candidates.append(target)
                 theta = max(theta, float(((root + np.sqrt(x * (1.0 - x))) ** 2).max()))
@@ -120,6 +120,7 @@ class DisCo(IncrementalMethod):
 
     def goal_policy(self, goal: int) -> Actions:
         """Return the optimistic policy [1, S] restricted to K, on all samples."""
+        # All goals of the answer in one call, so the cached plans serve the next goal too.
         first = self.counts.n_states if self.n_sets else 0
         _, policy = self.consolidated_plans(first + np.flatnonzero(self.D == 0.0))[first + int(goal)]
         return policy[None]

@@ -24,8 +24,7 @@ since values are within eps/2 of the truth: this solves multi-goal exploration i
 *Checked against the source:* the problem and the rate B D + D^(3/2) S^2 A of the collection (abstract); the rate
 D^4 Gamma S A / eps^2 of the goal-free use and D^3 S^2 A of the diameter (quoted by the AdaGoal paper, label
 ``cor_UB_comm``). The text of the algorithms could not be opened. *Recalled:* the meta-goal, the doubling of W, and b
-of the goal-free use up to its numerical constant (1 here). *Derived:* the constants 256 and 48, which make each half
-of eta at most 1/(4W) (2 * 2 sqrt(Theta l / n) and 2 * 6 m l / n), and the rule D_hat <= W, as above.
+of the goal-free use up to its numerical constant (1 here). *Derived:* 256, 48 and the rule D_hat <= W.
 
 All of it needs a communicating MDP whose number of states is known: if a state cannot be reached, the collection never
 ends. The diameter is that of the MDP with its reset, at most D_0 + 1.
@@ -40,7 +39,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from adagoal.baselines import optimistic_paths
+from adagoal.baselines import optimistic_paths as paths
 from adagoal.baselines.self_directed import PlannedRollout, SelfDirectedMethod
 from adagoal.core.goal_space import membership_mask
 from adagoal.core.types import Actions, Floats, Longs
@@ -65,33 +64,31 @@ class Gosprl(SelfDirectedMethod):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        counts = self.counts
-        self._all_states = np.ones(counts.n_states, bool)
+        self._all_states = np.ones(self.counts.n_states, bool)
         self.W = 1.0
         self.diameter: float | None = None  # D_hat, once it is known
         self._goal_values, self._goal_policies = np.full(len(self.column), np.inf), np.zeros((0, 0), np.int16)
         self._answered_at = -1
 
-    def next_rollout(self) -> PlannedRollout | None:
+    def advance(self) -> PlannedRollout | None:
         """Collect samples for the diameter, then for the goals."""
-        while not self.stopped:
-            rollout = self.collect_samples(self.required_counts(), self._all_states, VALUE_CAP)
-            if rollout is not None:
-                return rollout
+        rollout = self.collect_samples(self.required_counts(), self._all_states, VALUE_CAP)
+        if rollout is None:
             if self.samples is None and self.diameter is None:
                 self._estimate_diameter()
             else:
                 self.stopped = True
-        return None
+        return rollout
 
     def required_counts(self) -> Floats:
         """b [X] of the current phase."""
         c = self.counts
         if self.samples is not None:
             return np.broadcast_to(np.asarray(self.samples, float), len(c.n))
-        theta = optimistic_paths.deviation_spread(c, self._all_states)
+        theta = paths.deviation_spread(c, self._all_states)
         if self.diameter is None:
-            log = optimistic_paths.confidence_log(c, self.c, self.delta)
+            # 256 and 48 make each half of eta, 2 * 2 sqrt(Theta l / n) and 2 * 6 m l / n, at most 1/(4W).
+            log = paths.confidence_log(c, self.c, self.delta)
             return np.maximum(256 * self.W**2 * theta * log + 48 * self.W * c.support * log, 1.0)
         log_all = self.c * math.log(self.diameter * len(c.n) / (self.epsilon * self.delta))
         D = self.diameter
@@ -101,16 +98,16 @@ class Gosprl(SelfDirectedMethod):
         """Accept the guess W, with the diameter that it gives, or double it."""
         c = self.counts
         usable = np.repeat(~c.terminal, c.n_actions)
-        eta = 2.0 * float(optimistic_paths.bernstein_widths(c, self.c, self.delta).sum(1)[usable].max())
-        rows = optimistic_paths.optimistic_rows(c, self.c, self.delta)
+        eta = 2.0 * float(paths.bernstein_widths(c, self.c, self.delta).sum(1)[usable].max())
+        rows = paths.optimistic_rows(c, self.c, self.delta)
         v = 0.0
         for goal in range(c.n_states):
             target = np.arange(c.n_states)[None] == goal
-            V, _ = optimistic_paths.solve_restricted_paths(
-                c, rows, self._all_states, target, VALUE_PRECISION, VALUE_CAP
-            )
+            V, _ = paths.solve_restricted_paths(c, rows, self._all_states, target, VALUE_PRECISION, VALUE_CAP)
             self.plans += 1
-            v = max(v, float(V.max()) * (1.0 + VALUE_PRECISION))  # V is computed from below
+            # V is computed from below, and v must not be too small.
+            v = max(v, float(V.max()) * (1.0 + VALUE_PRECISION))
+            # W is refuted already: the other goals can only raise v.
             if v > self.W:
                 break
         if eta * v < 1.0 and v / (1.0 - eta * v) <= self.W:
@@ -123,11 +120,11 @@ class Gosprl(SelfDirectedMethod):
         c, n = self.counts, int(self.counts.n.sum())
         if n == self._answered_at:
             return
-        rows, cap, at = optimistic_paths.empirical_rows(c), 4.0 * (self.L + 2.0), self.space.goals_of_states
+        rows, cap, at = paths.empirical_rows(c), 4.0 * (self.L + 2.0), self.space.goals_of_states
         goals = np.unique(at[c.seen])
         goals = goals[goals >= 0]
         targets = np.array([membership_mask(at, g) for g in goals]).reshape(len(goals), c.n_states)
-        V, policy = optimistic_paths.solve_restricted_paths(
+        V, policy = paths.solve_restricted_paths(
             c, rows, self._all_states, targets, VALUE_PRECISION, cap, untried=False
         )
         N = len(self.column)

@@ -1,9 +1,7 @@
 """Methods that grow a set K of states from s0, with policies restricted to K: what UcbExplore, DisCo, LAE, VALAE share.
 
-*Goals that are sets.* K is a set of states all the same. A set that contains a state of K is in the answer: a policy
-for that state, which stops in any state of the set, can only be faster. A set of several states may be near although
-each of them is far (the middle of ``toys.fan``). UcbExplore and DisCo consider such sets once no state is left to add
-to K: for policies restricted to K, a set outside K is one more state outside K. LAE and VALAE do not consider them.
+*Goals that are sets.* K is a set of states all the same. A set that contains a state of K is in the answer. UcbExplore
+and DisCo also consider sets outside K, once no state is left to add to K; LAE and VALAE do not.
 
 *Targets.* A number below S is a state, S + g is the set g.
 """
@@ -54,6 +52,7 @@ class IncrementalMethod(SelfDirectedMethod):
     @property
     def D(self) -> Floats:
         """0 on K, or on the sets with a state of K and the added sets; infinite elsewhere [N]."""
+        # A policy for a state of a set, stopped in any state of the set, can only be faster.
         found = self.known_states
         if not self.space.goals_are_states:
             found = self._sets_with_state(self.known_states) | self.added_sets
@@ -61,15 +60,15 @@ class IncrementalMethod(SelfDirectedMethod):
 
     def _sets_with_state(self, states: Bools) -> Bools:
         """Sets [G] that contain one of the states [S]."""
-        found = np.zeros(self.n_sets + 1, bool)  # the last entry is for states of no set, whose number is -1
+        # The last entry is for states of no set, whose number is -1.
+        found = np.zeros(self.n_sets + 1, bool)
         found[self.space.goals_of_states[: len(states)][states]] = True
         return found[:-1]
 
     def waiting_sets(self, seen: Bools) -> Longs:
-        """Targets: sets of several states, some of them ``seen`` [S] and none in K, that were not added yet.
-
-        A set of one state is left to the candidates that are states.
-        """
+        """Targets: sets of several states, some of them ``seen`` [S] and none in K, that were not added yet."""
+        # A set of several states may be near although each of them is far (the middle of ``toys.fan``). A set of one
+        # state is left to the candidates that are states.
         members = self.space.goals_of_states[self.space.goals_of_states >= 0]
         several = np.bincount(members, minlength=self.n_sets)[: self.n_sets] > 1
         outside = ~self._sets_with_state(self.known_states) & ~self.added_sets
@@ -100,9 +99,10 @@ class IncrementalMethod(SelfDirectedMethod):
     def discovery_trials(self) -> float:
         """Trials of every pair of K x A that discover every state reachable from K within L: L log(4 |K|^2 / delta).
 
-        Such a state, or set, has a pair of K x A that leads to it with probability at least 1/L, and
-        (1 - 1/L)^n <= exp(-n/L). ``constants`` does not scale this number, because it is small.
+        ``constants`` does not scale this number, because it is small.
         """
+        # Such a state, or set, has a pair of K x A that leads to it with probability at least 1/L, and
+        # (1 - 1/L)^n <= exp(-n/L).
         return self.L * math.log(4.0 * int(self.known_states.sum()) ** 2 / self.delta)
 
     def sample_known_pairs(self, required: float) -> PlannedRollout | None:
@@ -114,10 +114,10 @@ class IncrementalMethod(SelfDirectedMethod):
         precision = min(self.epsilon, 1.0) / (6 * self.L)
         for target, mask in zip(targets.tolist(), self.target_masks(targets), strict=True):
             self.plans += 1
+            # For policies restricted to K, all states outside K but the target are one (optimistic_paths.py).
             rows = optimistic_rows(self.counts, self.c, self.effective_delta, ~self.known_states & ~mask)
-            (V,), (policy,) = solve_restricted_paths(
-                self.counts, rows, self.known_states, mask[None], precision, self._value_cap
-            )
+            problem = rows, self.known_states, mask[None], precision, self._value_cap
+            (V,), (policy,) = solve_restricted_paths(self.counts, *problem)
             yield target, V, policy
 
     def nearest_target(self, targets: Longs | Ints) -> tuple[int, Floats, Actions] | None:
@@ -130,6 +130,7 @@ class IncrementalMethod(SelfDirectedMethod):
         """Cached :meth:`plan_restricted` on all samples so far, for the answer; not counted as plans of the run."""
         key = int(self.counts.n.sum()), targets.tobytes()
         if key != self._cache_key:
+            # The answer may be asked for at any time, by a report for instance, and must not change the run.
             plans = self.plans
             self._cached_plans = {target: (V, policy) for target, V, policy in self.plan_restricted(targets)}
             self.plans, self._cache_key = plans, key
@@ -187,6 +188,7 @@ class TrialMethod(IncrementalMethod):
 
         A rollout ends at the counts ``thresholds`` [X], and after ``max_steps``.
         """
+        # A rollout takes at most one step more than the limit allows: then failure is certain, and the round may end.
         allowed = math.floor(min(float(episodes) * max_mean, NO_LIMIT / 4))
         if self.trial_steps > allowed or self.trial_episodes >= episodes:
             return self.trial_steps <= allowed
@@ -198,6 +200,7 @@ class TrialMethod(IncrementalMethod):
             ExplorationPlan(table, np.array([goal]), NO_LIMIT, thresholds, goals_of_states),
             episodes - self.trial_episodes,
             min(allowed + 1 - self.trial_steps, max_steps),
+            # Later rollouts of a trial continue an episode that a threshold or the budget has cut.
             reset_first=self.trial_steps == 0 and self.trial_episodes == 0,
         )
 
@@ -205,7 +208,8 @@ class TrialMethod(IncrementalMethod):
         """Count the episodes and steps of a trial."""
         if self.trial_target >= 0:
             self.trial_episodes += len(outcome.goals)
-            self.trial_steps += outcome.steps - len(outcome.goals)  # without the reset after each episode
+            # The reset after each episode is no step of the policy.
+            self.trial_steps += outcome.steps - len(outcome.goals)
             if self.n_sets and self.trial_target < self.counts.n_states:
                 # In the history of the run, an episode to a state is one to the first set that contains it.
                 outcome.goals = [int(self.space.goals_of_states[self.trial_target, 0])] * len(outcome.goals)
@@ -234,11 +238,10 @@ class RoundBasedMethod(TrialMethod):
     * as *failed*, when the trial fails;
     * as a *success* otherwise: the policy becomes that of the state.
 
-    N leaves out samples that the states themselves were chosen by: N = all counts less ``dropped_samples``.
+    N is all counts less ``dropped_samples``, by which the states themselves were chosen.
 
     *Ours, in both methods:* The reset is known, so N contains no samples of it. Requirements on N are met on the way to
-    the nearest state that lacks samples, and every transition on the way counts; the papers go to one state after the
-    other and count only what is observed there. A round fails as soon as that is certain.
+    the nearest state that lacks samples. A round fails as soon as that is certain.
     """
 
     N_PHASES: ClassVar[int]
@@ -265,8 +268,8 @@ class RoundBasedMethod(TrialMethod):
         self.dropped_samples = np.zeros_like(self.counts.count)  # [X, K]
         self.is_final: Bools = np.arange(self.counts.n_states) == self.counts.start  # [S]: states with a final policy
         self.optimistic_value = 0.0  # of the target of the round, from s0
-        self.pair_limits, self.total_limit = np.zeros(len(self.counts.n), np.int64), 0
-        """Counts of the pairs [X], and sum of N, at which the round is skipped."""
+        self.pair_limits = np.zeros(len(self.counts.n), np.int64)  # [X]: counts at which the round is skipped
+        self.total_limit = 0  # sum of N at which it is skipped
 
     def grow_with_counts(self) -> None:
         """Make room for new successors of a pair."""
@@ -285,6 +288,7 @@ class RoundBasedMethod(TrialMethod):
 
     def collect_per_pair(self, number: float, before: Longs | int = 0) -> PlannedRollout | None:
         """Collect ``number`` samples per pair of K x A, not counting ``before`` [X, K]; None once they are there."""
+        # Every transition on the way counts; the papers count only what is observed where they went on purpose.
         excluded = (self.dropped_samples + before).sum(1)
         return self.collect_samples(excluded + float(number), self.known_states, self._value_cap)
 
@@ -297,6 +301,7 @@ class RoundBasedMethod(TrialMethod):
         usable = np.repeat(self.known_states & ~c.terminal, c.n_actions)
         self.plans += len(states)
         root, flat, cap = self.visgo
+        # The precision of LAE. That of VALAE is halved in every skipped round, and soon too small for a computer.
         precision = 1.0 / max(16, int(n.sum()))
         values: tuple[Floats, Actions] = solve_visgo(kernel, n, iota, usable, states, root, flat, precision, cap)
         return values
@@ -342,7 +347,8 @@ class RoundBasedMethod(TrialMethod):
         """Distances of the answer [N]; that of a set is the smallest of its states."""
         if self.space.goals_are_states:
             return self.answer_distances
-        D = np.full(len(self.column) + 1, np.inf)  # the last entry is for states of no set, whose number is -1
+        # The last entry is for states of no set, whose number is -1.
+        D = np.full(len(self.column) + 1, np.inf)
         np.minimum.at(D, self.space.goals_of_states, self.answer_distances[:, None])
         return D[:-1]
 

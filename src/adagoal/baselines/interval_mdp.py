@@ -11,12 +11,9 @@ are bounds on values only, no action gaps:
 The sets contain the true kernel at all times with probability 1 - delta, so lemmas 5 and 6 and the consequence of the
 theorem in docs/theory.md apply word by word: a run that stops by its rule is certified.
 
-*Fixed sample sizes.* A pair x is *sampled* when its number n of transitions is on a grid n_1 < n_2 < ... that is fixed
-beforehand: 1, 2, 4, ..., 64, and then a fifth more each time. Its first n_k transitions are independent draws, and
-their number is not random. So bounds for a fixed sample size hold for them, whatever rule chose when to try x and when
-to stop. Between two grid points the last sample is used. A union over the grid pays for all stopping times: the k-th
-point has the share 6 / (pi k)^2 of delta. With X = S A pairs and at most b successors of a pair (S, unless the user
-knows better),
+*Fixed sample sizes.* A pair x is *sampled* when its number n of transitions is on a grid: 1, 2, 4, ..., 64, and then a
+fifth more each time. Between two grid points the last sample is used. A union over the grid pays for all stopping
+times: the k-th point has the share 6 / (pi k)^2 of delta. With X = S A pairs and at most b successors of a pair,
 
     hoeffding        |p - p_hat| <= sqrt(ln(2 / t) / (2 n))                         t = delta / (X b) * 6 / (pi k)^2
     clopper-pearson  p lies between the exact ends, each of which fails with probability t / 2
@@ -32,8 +29,7 @@ anywhere (``Grey`` and ``Black`` of Ashok, Kretinsky, Weininger 2019, "PAC stati
 decision processes and stochastic games", where b is also given as 1 / p_min); the series 6 / (pi k)^2 over rounds of
 sampling (the mean-payoff tool of Agarwal et al. 2022). Only the abstracts of the papers could be opened. *Recalled:*
 that Meggendorfer, Weininger, Wienhoeft (2024, "What are the odds?") recommend Clopper and Pearson's interval; the bound
-of Weissman et al. (2003). *Ours:* the grid. Their rounds count all samples, so n is random within a round and the
-fixed-sample bounds do not strictly apply; a grid per pair is the sound reading.
+of Weissman et al. (2003). *Ours:* the grid.
 """
 
 from __future__ import annotations
@@ -49,13 +45,7 @@ from adagoal.certified.goal_table import GoalTable
 from adagoal.core.confidence_bounds import clopper_pearson_bounds
 from adagoal.core.environment import NO_LIMIT, ExplorationPlan
 from adagoal.core.errors import InputError
-from adagoal.core.file_formats import (
-    COUNT_SCHEMA,
-    ArraySpec,
-    check_arrays,
-    check_json_value,
-    object_schema,
-)
+from adagoal.core.file_formats import COUNT_SCHEMA, ArraySpec, check_arrays, check_json_value, object_schema
 from adagoal.core.goal_space import GoalSpace
 from adagoal.core.transition_data import MAX_TRANSITIONS, TransitionCounts
 from adagoal.core.types import Actions, Bools, Floats, Longs
@@ -102,6 +92,7 @@ class IntervalEstimates(GoalTable):
     def refresh_columns(self, wanted: Bools) -> bool:
         """Update a block of ``wanted`` [columns]; return False if none of them was stale."""
         self._sync_with_counts()
+        # The rule has not seen columns that were added since; it will be asked again.
         wanted = np.pad(wanted, (0, len(self.D) - len(wanted)))
         todo = np.flatnonzero(self.stale & wanted)
         if not len(todo):
@@ -138,7 +129,8 @@ class IntervalEstimates(GoalTable):
     def _sweep_block(self, block: Longs) -> None:
         """Update both bounds of the columns of the block."""
         model, start, order = self.sample_sets.robust_model(), self.counts.start, np.flatnonzero(self.counts.seen)
-        max_sweeps = 20  # the next plan continues from these bounds
+        # At most 20 sweeps: the next plan continues from these bounds.
+        max_sweeps = 20
         setting = GoalBlock(order, self.block_columns(block), self.cap, True, max_sweeps, tolerance=1e-3 * self.epsilon)
         V, optimistic = improve_robust_lower_bounds(model, setting, self.V[:, block], self.optimistic[:, block])
         Y, best = improve_robust_upper_bounds(model, setting, self.Y[:, block], self.best[:, block])
@@ -163,6 +155,9 @@ class IntervalEstimates(GoalTable):
 
 
 def _make_sample_grid() -> Longs:
+    # Fixed beforehand, for each pair by itself: its first n_k transitions are independent draws, and n_k is not random.
+    # So bounds for a fixed sample size hold, whatever rule chose when to try the pair and when to stop. The
+    # rounds of the papers count all samples: n is random within a round, and these bounds do not strictly apply.
     points = [1]
     while points[-1] < MAX_TRANSITIONS:
         points.append(2 * points[-1] if points[-1] < 64 else points[-1] * 6 // 5)
@@ -192,12 +187,14 @@ def clopper_pearson_ends(c: Longs, n: Longs, log: Floats, b: int) -> IntervalEnd
     """Clopper-Pearson intervals, with the arguments of :func:`hoeffding_ends`."""
     tail = np.exp(-(log + math.log(2 * b)))
     low, high = clopper_pearson_bounds(c, n[:, None], tail[:, None])
-    p = c / n[:, None]  # between the ends, but for rounding
+    # p lies between the ends but for rounding, and mass would be moved the wrong way.
+    p = c / n[:, None]
     return _make_interval_ends(c, np.minimum(low, p), np.maximum(high, p), clopper_pearson_bounds(0, n, tail)[1], b)
 
 
 def weissman_ball(c: Longs, n: Longs, log: Floats, b: int) -> IntervalEnds:
     """L1 balls, with the arguments of :func:`hoeffding_ends`."""
+    # log(2^b - 2), written so that 2^b does not overflow; a single successor is certain.
     subsets = b * math.log(2.0) + math.log1p(-(2.0 ** (1 - b))) if b > 1 else -math.inf
     moved = np.sqrt(np.maximum(log + subsets, 0.0) / (2 * n))
     anything = np.where((c > 0).sum(axis=1) < b, 1.0, 0.0)
@@ -238,7 +235,10 @@ class FixedSampleSets:
         """Sample the pairs that have reached a grid point; return False if no pair has."""
         counts = self.counts
         self._grow_arrays()
-        self._set_absent_pairs(np.flatnonzero(counts.absent & (self._interval_ends.q > 0.0)))
+        # Pairs that do not exist get the reset, which is known.
+        low, high, q, moved = self._interval_ends
+        absent = counts.absent & (q > 0.0)
+        low[absent, 0], high[absent, 0], q[absent], moved[absent] = 1.0, 1.0, 0.0, 0.0
         n = counts.n
         on_grid = SAMPLE_GRID[np.searchsorted(SAMPLE_GRID, n)] == n
         pairs = np.flatnonzero(on_grid & (n > self.sampled_counts.sum(axis=1)))
@@ -259,7 +259,7 @@ class FixedSampleSets:
             pairs <= len(counts.n)
             and width <= counts.count.shape[1]
             and (count <= counts.count[:pairs, :width]).all()
-            # observed successors come first: at most one change from positive counts to zeros
+            # Observed successors come first: at most one change from positive counts to zeros.
             and (np.diff(count > 0, axis=1).astype(int).sum(axis=1) <= (count[:, 0] > 0)).all()
             and np.isin(n, np.append(SAMPLE_GRID, 0)).all()
         ):
@@ -284,11 +284,6 @@ class FixedSampleSets:
         for array, new in zip(self._interval_ends, self._bound_function(c, n, log, self.branching), strict=True):
             array[pairs] = new
 
-    def _set_absent_pairs(self, pairs: Longs) -> None:
-        """Give pairs that do not exist the reset, which is known."""
-        low, high, q, moved = self._interval_ends
-        low[pairs, 0], high[pairs, 0], q[pairs], moved[pairs] = 1.0, 1.0, 0.0, 0.0
-
     def _grow_arrays(self) -> None:
         """Follow the counts to more pairs and successors."""
         shape, old = self.counts.successor.shape, self.sampled_counts.shape
@@ -296,7 +291,8 @@ class FixedSampleSets:
             return
         room = [(0, new - before) for new, before in zip(shape, old, strict=True)]
         self.sampled_counts = np.pad(self.sampled_counts, room)
-        fill = (0.0, 0.0, 1.0, 1.0)  # nothing is known about a new pair
+        # Nothing is known about a new pair: all its mass may go anywhere.
+        fill = (0.0, 0.0, 1.0, 1.0)
         self._interval_ends = IntervalEnds(
             *(np.pad(a, room[: a.ndim], constant_values=v) for a, v in zip(self._interval_ends, fill, strict=True))
         )

@@ -26,15 +26,10 @@ incrementally (1 + e) L-reachable; each policy takes at most (1 + e) times as lo
 for DisCo this is multi-goal exploration if such policies are as good as free ones and reach all of G_L.
 
 *Checked against the text* (the proceedings of ICML 2023): all of the above except the numbers of step 1, which the
-paper does not give. *Derived:* 576 and 4096, which make the bonus at most 1/8 as the proof of lemma 3 needs it, for
-values in [0, 2L]; lambda, by solving the inequality in the proof of lemma 50 as the paper says. The number 5 is from
-the code that the authors published (github.com/lchenat/AX_exp), which has the layers only, with 64 in place of 512 and
-5000 in place of lambda, "to boost the empirical performance". *Ours:* what
-:class:`~adagoal.baselines.incremental.RoundBasedMethod` says. The paper's algorithm 3 allows two ways to find layers;
-this is the one for a known number of states. The other one, LASD+, is not here: it does not know S, tests each policy
-from every known state, and begins again whenever K has doubled.
-
-``constants``: since lambda has the fourth power of its logarithm, it falls with the fourth power of c.
+paper does not give. *Derived:* 576 and 4096; lambda, by solving the inequality in the proof of lemma 50 as the paper
+says. *Ours:* what :class:`~adagoal.baselines.incremental.RoundBasedMethod` says. The paper's algorithm 3 allows two
+ways to find layers; this is the one for a known number of states. The other one, LASD+, is not here: it does not know
+S, tests each policy from every known state, and begins again whenever K has doubled.
 """
 
 from __future__ import annotations
@@ -64,7 +59,9 @@ class LAEPhase(IntEnum):
 
 def enough_episodes(L0: float, accuracy: float, delta: float, c: float = 1.0) -> int:
     """N_DEV of lemma 50: the mean of this many episodes of a policy with values up to L0 is within accuracy * L0."""
-    n = 1.0  # fixed-point iteration from below: the right side grows more slowly than n
+    # Fixed-point iteration from below: the right side grows more slowly than n. It has the fourth power of the
+    # logarithm, so a scaled c reduces lambda by its fourth power.
+    n = 1.0
     while (more := (8.0 * (c * math.log(8.0 * n * n * L0 / delta)) ** 2 / accuracy) ** 2) > n * (1.0 + 1e-9):
         n = more
     return math.ceil(n)
@@ -94,14 +91,10 @@ class LAE(RoundBasedMethod):
         super().grow_with_counts()
         self.kept_samples = self.pad_samples(self.kept_samples)
 
-    def next_rollout(self) -> PlannedRollout | None:
+    def advance(self) -> PlannedRollout | None:
         """Layers, then consolidation."""
-        while not self.stopped:
-            rounds = self.phase in (LAEPhase.LAYER_ROUNDS, LAEPhase.CONSOLIDATION)
-            rollout = self._play_round() if rounds else self._collect_for_phase()
-            if rollout is not None:
-                return rollout
-        return None
+        rounds = self.phase in (LAEPhase.LAYER_ROUNDS, LAEPhase.CONSOLIDATION)
+        return self._play_round() if rounds else self._collect_for_phase()
 
     def _collect_for_phase(self) -> PlannedRollout | None:
         """Collect the samples of the phase; once they are there, begin the next phase and return None."""
@@ -113,6 +106,8 @@ class LAE(RoundBasedMethod):
             union, delta = size, self.delta / size
             if self.phase == LAEPhase.SAMPLING:
                 union, delta = c.n_states * self.round_number, self._layer_delta
+            # The paper gives no number. 5 is from the authors' code (github.com/lchenat/AX_exp), which has the layers
+            # only, with 64 in place of 512 and 5000 in place of lambda, "to boost the empirical performance".
             least = 5.0 * self.c * self.L**2 * size * math.log(union / self.delta)
             rollout = self.collect_per_pair(max(least, self.small_bonus_samples(delta)))
         if rollout is None:
@@ -161,8 +156,10 @@ class LAE(RoundBasedMethod):
         self.round_number += 1
         if self.next_layer.any():
             self.known_states, self.next_layer = self.known_states | self.next_layer, np.zeros_like(self.next_layer)
+            # The samples N of the rounds carry over to the next layer; only those of its discovery are dropped.
             self.kept_samples, self.phase = self.round_samples, LAEPhase.DISCOVERY
         else:
+            # All samples so far chose K, so the consolidation begins with new ones.
             self.dropped_samples, self.round_number, self.phase = c.count.copy(), 1, LAEPhase.RESAMPLING
 
     @property
@@ -176,6 +173,7 @@ class LAE(RoundBasedMethod):
 
     def small_bonus_samples(self, delta: float) -> float:
         """Samples of a pair that make the bonus at most 1/8 for values up to 2 L."""
+        # The proof of lemma 3 needs such a bonus; the factors are 576 L^2 and 4096 L.
         rate, n = self.c * max((8.0 * self.visgo.root * self.L) ** 2, 8.0 * self.visgo.flat), 1.0
         while (more := rate * math.log(2.0 * self._n_known_pairs * n / delta)) > n * (1.0 + 1e-9):
             n = more
@@ -195,6 +193,7 @@ class LAE(RoundBasedMethod):
     def _check_saved(self, arrays: dict[str, NDArray[Any]], facts: dict[str, Any], sizes: dict[str, int]) -> None:
         super()._check_saved(arrays, facts, sizes)
         discovery = facts["phase"] == LAEPhase.DISCOVERY
+        # During the discovery kept and dropped samples are different ones, so their sum must not exceed the counts.
         self.check_sample_counts(arrays["kept_samples"] + (arrays["dropped_samples"] if discovery else 0))
         if ((arrays["next_layer"] | arrays["candidate_states"]) & ~self.counts.seen).any():
             raise ValueError("a layer or a candidate is no state that was seen")

@@ -13,8 +13,7 @@ goes to the target, where V = 0. An untried pair leads surely to the target. The
 in the form of Fruit et al. (2020), which both papers of Tarbouriech et al. cite: recalled, not checked against their
 text. *Empirical rows*: q = p_hat, and untried pairs are not played.
 
-*One state for all others* (recalled from DisCo). V is the same in every state outside K that is no target. These states
-count as one, with one p_hat and one width: the widths of many rare successors would add up to a shortcut.
+*One state for all others* (recalled from DisCo): see :func:`optimistic_rows`.
 """
 
 from __future__ import annotations
@@ -50,6 +49,8 @@ def optimistic_rows(counts: TransitionCounts, c: float, delta: float, merged: Bo
     p_hat, rate = empirical_rows(counts), _log_over_n(counts, c, delta)
     q: Floats = np.maximum(p_hat - bernstein_widths(counts, c, delta), 0.0)
     if merged is not None:
+        # V is the same in every state outside K that is no target. These states count as one, with one p_hat and one
+        # width: the widths of many rare successors would add up to a shortcut.
         inside = merged[counts.successor] & (counts.count > 0)
         together = np.where(inside, p_hat, 0.0).sum(1, keepdims=True)
         # Scale the merged states by the same factor: then their sum is the one optimistic probability.

@@ -1,13 +1,12 @@
-"""Methods that choose their own rollouts, without a goal rule, and the loop that drives them.
+"""Methods that choose their own rollouts, without a goal rule.
 
 AdaGoal separates estimates from the choice of the next goal. The methods that it is compared with do not: they have
 phases and stopping rules of their own. A :class:`SelfDirectedMethod` has the interface of estimates, so results, audits
-and comparisons treat all methods alike. But instead of asking a goal rule, :func:`run_self_directed` asks the method
-for its next :class:`PlannedRollout`.
+and comparisons treat all methods alike. But instead of asking a goal rule,
+:func:`adagoal.loop.run_self_directed` asks the method for its next :class:`PlannedRollout`.
 
 *Constants.* Every method has the option ``constants``. "paper" is c = 1. "scaled=c" multiplies every logarithm of a
-confidence by c, which asks for the confidence delta^c. Sample sizes are proportional to these logarithms, and so are
-squared widths. So their proportion stays as the proofs need it, and only the confidence is given up.
+confidence by c, which asks for the confidence delta^c.
 """
 
 from __future__ import annotations
@@ -15,15 +14,15 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from adagoal.baselines.optimistic_paths import optimistic_rows, solve_restricted_paths
 from adagoal.core.environment import NO_LIMIT, ExplorationPlan, RolloutOutcome
-from adagoal.core.errors import InputError, Status
-from adagoal.core.exploration_run import ExplorationRun, RunObserver, SavedEstimates, record_rollout
+from adagoal.core.errors import InputError
+from adagoal.core.exploration_run import SavedEstimates
 from adagoal.core.file_formats import ArraySchema, ArraySpec
 from adagoal.core.goal_space import GoalSpace
 from adagoal.core.transition_data import TransitionCounts
@@ -32,6 +31,8 @@ from adagoal.core.types import Actions, Bools, Floats, Longs
 
 def parse_constants(constants: str) -> float:
     """Return c of ``paper`` or ``scaled=c``."""
+    # Sample sizes are proportional to the logarithms that c scales, and so are squared widths. So their proportion
+    # stays as the proofs need it, and only the confidence is given up.
     if constants == "paper":
         return 1.0
     word, _, number = str(constants).partition("=")
@@ -89,6 +90,7 @@ class SelfDirectedMethod(SavedEstimates, ABC):
         self.goals: Longs = self.space.goal_numbers
         self.n_sets = len(self.space.names or ())
         self.column = self.goal_state = np.arange(self.space.n_goal_numbers)
+        # Goals that are not seen yet have no state to end an episode in.
         if self.state_bound:
             seen = np.isin(self.column, self.space.goals_of_states[: self.counts.n_states][self.counts.seen])
             self.goal_state = np.where(seen, self.column, -1)
@@ -105,9 +107,17 @@ class SelfDirectedMethod(SavedEstimates, ABC):
             new = len(c.n) - len(self.collection_thresholds)
             self.collection_thresholds = np.pad(self.collection_thresholds, (0, new), constant_values=NO_LIMIT)
 
-    @abstractmethod
     def next_rollout(self) -> PlannedRollout | None:
         """Return the next rollout, or None once the method has stopped; the same one if none was played since."""
+        while not self.stopped:
+            rollout = self.advance()
+            if rollout is not None:
+                return rollout
+        return None
+
+    @abstractmethod
+    def advance(self) -> PlannedRollout | None:
+        """Return the rollout that the current step of the algorithm needs; if none, go to the next step or stop."""
 
     def record_outcome(self, outcome: RolloutOutcome) -> None:
         """Update the method after a rollout, whose transitions are in the counts already."""
@@ -141,7 +151,8 @@ class SelfDirectedMethod(SavedEstimates, ABC):
 
     def state(self) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
         """Return the attributes that the schemas name."""
-        self.grow_with_counts()  # if the environment failed during a rollout, the counts may have grown since
+        # If the environment failed during a rollout, the counts may have grown since.
+        self.grow_with_counts()
         return super().state()
 
     def restore(self, arrays: dict[str, NDArray[Any]], facts: dict[str, Any]) -> None:
@@ -161,8 +172,9 @@ class SelfDirectedMethod(SavedEstimates, ABC):
         with values up to ``cap``. The policy is kept until some count has doubled or a requirement is met.
         """
         c = self.counts
+        # The budget may have ended the last rollout: continue with its policy, as an uninterrupted run would.
         if len(self.collection_policy) and (c.n < self.collection_thresholds).all():
-            return self._continue_collection()  # the budget ended the last rollout
+            return self._continue_collection()
         lacking = np.repeat(known & ~c.terminal, c.n_actions) & (c.n < required)
         if not lacking.any():
             self.collection_policy = np.zeros(0, np.int16)
@@ -175,39 +187,13 @@ class SelfDirectedMethod(SavedEstimates, ABC):
         rarest = np.where(by_state, c.n.reshape(by_state.shape), NO_LIMIT).argmin(1)
         policy[target] = rarest[target]
         self.plans += 1
+        # The doubling rule keeps the number of plans logarithmic in the samples of a pair.
         enough = np.where(lacking, np.minimum(np.ceil(required), NO_LIMIT // 2).astype(np.int64), NO_LIMIT)
         self.collection_policy, self.collection_thresholds = policy, np.minimum(np.maximum(2 * c.n, 1), enough)
         return self._continue_collection()
 
     def _continue_collection(self) -> PlannedRollout:
-        no_goal = np.array([-2])  # is never reached, so only the thresholds end the rollout
+        # The goal -2 is never reached, so only the thresholds end the rollout.
+        no_goal = np.array([-2])
         table = self.collection_policy[None, :, None]
         return PlannedRollout(ExplorationPlan(table, no_goal, NO_LIMIT, self.collection_thresholds))
-
-
-def run_self_directed(run: ExplorationRun, budget: int, observe: RunObserver = lambda run: None) -> Status:
-    """Play a method's rollouts until its own rule stops it, the budget is spent, or ``observe`` returns False."""
-    method, one = cast(SelfDirectedMethod, run.estimates), np.ones(1)
-    while True:
-        with run.measure_seconds():  # includes next_rollout, since most methods plan longer than they play
-            rollout = method.next_rollout()
-            if rollout is None:
-                return run.status_of_own_rule
-            if run.steps >= budget:
-                return Status.BUDGET
-            if rollout.reset_first:
-                run.steps += run.env.rollout(_reset_to_start_plan(run), one, run.counts, run.rng, 1, 1).steps
-            max_steps = max(min(rollout.max_steps, budget - run.steps), 1)
-            outcome = run.env.rollout(rollout.plan, one, run.counts, run.rng, max_steps, rollout.max_episodes)
-            method.grow_with_counts()
-            method.record_outcome(outcome)
-            record_rollout(run, outcome)
-        if observe(run) is False:
-            return Status.INTERRUPTED
-
-
-def _reset_to_start_plan(run: ExplorationRun) -> ExplorationPlan:
-    """Plan whose goal is s0 and whose only action is the reset."""
-    c = run.counts
-    policy = np.full((1, c.n_states, 1), c.n_actions, np.int16)
-    return ExplorationPlan(policy, np.array([c.start]), NO_LIMIT, np.full(len(c.n), NO_LIMIT))

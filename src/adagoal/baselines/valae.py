@@ -17,10 +17,7 @@ incrementally 2L-reachable, and each policy is within epsilon of the best one re
 
 *Checked against the text* (the proceedings of ICML 2022): all of the above; for DisCo see its own file. *Ours:* what
 :class:`~adagoal.baselines.incremental.RoundBasedMethod` says. A step is known to cost one, so the bonus for unknown
-costs is zero. VISGO plans on all samples of N, not on those up to the last power of two, with the precision 1/sum N of
-LAE (that of the paper is halved in every skipped round, and soon too small for a computer). The answer has the members
-of K whose optimistic value is at most L, as C2 requires: K itself may reach as far as 2L. The paper claims nothing
-about the other members.
+costs is zero. VISGO plans on all samples of N, not on those up to the last power of two.
 """
 
 from __future__ import annotations
@@ -53,22 +50,20 @@ class VALAE(RoundBasedMethod):
         B = 10.0 * self.L
         self.visgo = VisgoConstants(root=6.0, flat=72.0 * B, cap=B)
         self.set_finder = DisCo(self.counts, self.L, self.L, self.delta, None, self.constants)
+        # DisCo cuts its accuracy at 1, which is finer than the accuracy L of this paper.
         self.set_finder.eps = self.L
         self.known_states = self.set_finder.known_states
         self.final_values = np.zeros(self.counts.n_states)  # [S]: optimistic values of states with a final policy
 
-    def next_rollout(self) -> PlannedRollout | None:
+    def advance(self) -> PlannedRollout | None:
         """Steps 0 to 2."""
-        while not self.stopped:
-            rollout = (self._find_states, self._sample_pairs, self._play_round)[self.phase]()
-            if rollout is not None:
-                return rollout
-        return None
+        return (self._find_states, self._sample_pairs, self._play_round)[self.phase]()
 
     def _find_states(self) -> PlannedRollout | None:
         rollout = self.set_finder.next_rollout()
         _copy_progress(self.set_finder, self)
         if rollout is None:
+            # These samples chose K, so the rounds must not use them again.
             self.dropped_samples, self.phase = self.counts.count.copy(), 1
         return rollout
 
@@ -112,6 +107,8 @@ class VALAE(RoundBasedMethod):
     @property
     def answer_distances(self) -> Floats:
         """Optimistic values of the states with a final policy, 0 on the rest of K, infinite elsewhere [S]."""
+        # K may reach as far as 2L. The answer has the members with an optimistic value of at most L, as C2 requires;
+        # the paper claims nothing about the others.
         return np.where(self.known_states, self.final_values, np.inf)
 
     def policy_to_state(self, state: int) -> Actions:
@@ -126,5 +123,6 @@ class VALAE(RoundBasedMethod):
 
 def _copy_progress(source: RoundBasedMethod | DisCo, target: RoundBasedMethod | DisCo) -> None:
     """Let the method and its set finder share K, the collection under way and the number of plans."""
+    # The set finder has no checkpoint of its own: after a restore it continues from these.
     for name in ("collection_policy", "collection_thresholds", "known_states", "plans"):
         setattr(target, name, getattr(source, name))

@@ -7,15 +7,14 @@ times with probability 1 - delta. The rest is as in the tabular case (docs/theor
     upper_g  from  Y <- min(Y, T_up Y),    T_up Y  = min{ 1 + Y(s0), min_a 1 + Up_sa(Y) }
     Low, Up  =  <theta, phi_f>  -+  radius ||phi_f||,   E_g = min(upper_g, C) - D_g,   C = L + 1 + epsilon
 
-V starts at the number of hops in the graph of all possible transitions, which is known before the first step. Planning
-is lazy: outdated bounds are still bounds, so only goals that the rule wants to play are updated.
+V starts at the number of hops in the graph of all possible transitions, which is known before the first step.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,30 +29,9 @@ from adagoal.core.linear_mixture import LinearMixture
 from adagoal.core.transition_data import TransitionCounts
 from adagoal.core.types import Actions, Bools, Floats, Longs
 from adagoal.linear.mixture_counts import MixtureEstimates
+from adagoal.linear.region_learners import RegionLearner
 from adagoal.planning.mixture_sweeps import improve_mixture_bounds
-from adagoal.planning.model_arrays import MixtureBlock, TargetGoals, ThetaRegion
-
-
-class RegionLearner(Protocol):
-    """A confidence region for theta that shrinks with the data."""
-
-    name: str
-    simplex: bool  # whether theta is assumed to lie in the simplex
-
-    def absorb_transitions(self, new: Longs, total: Longs, f: Floats) -> None:
-        """Add the transitions ``new`` [nnz] since the last call (``total``: all); f [S] was fixed before them."""
-
-    def confidence_region(self) -> ThetaRegion:
-        """Return the current region."""
-
-    def squared_radius(self) -> float:
-        """Square of the region's radius in the norm of the observed data."""
-
-    def learner_state(self) -> dict[str, NDArray[Any]]:
-        """Return arrays for a checkpoint."""
-
-    def restore_learner(self, arrays: dict[str, NDArray[Any]]) -> None:
-        """Restore a saved :meth:`learner_state`."""
+from adagoal.planning.model_arrays import MixtureBlock, TargetGoals
 
 
 class MixtureBounds(MixtureEstimates, EstimatesPerGoal):
@@ -86,7 +64,7 @@ class MixtureBounds(MixtureEstimates, EstimatesPerGoal):
         space: GoalSpace | None,
         note: Callable[[str], None],
     ) -> None:
-        EstimatesPerGoal.__init__(self, counts, L, epsilon, space)
+        super().__init__(counts, L, epsilon, space)
         self.init_mixture(mixture, note, learner.simplex, min_new_transitions=100)
         self.learner, self.name = learner, learner.name
         self.cap = L + 1.0 + epsilon
@@ -134,6 +112,7 @@ class MixtureBounds(MixtureEstimates, EstimatesPerGoal):
         if self.is_plan_due():
             self._update_learner()
             self.stale[:] = True
+        # Outdated bounds are still bounds, so goals that the rule does not want to play can wait.
         todo = np.flatnonzero(self.stale & wanted)
         if not len(todo):
             return False
@@ -148,7 +127,8 @@ class MixtureBounds(MixtureEstimates, EstimatesPerGoal):
         """Return the optimistic policies, for about as many episodes as the next plan needs."""
         steps = 1.0 + float(self.D[self._last_column])
         self.episodes_per_plan = max(1, math.ceil(self.transitions_until_plan() / steps))
-        limit = math.ceil(4 * self.cap)  # an episode this long is lost: a reset would be as good
+        # A longer episode is lost: a reset would be as good.
+        limit = math.ceil(4 * self.cap)
         thresholds = np.full(len(self.counts.n), NO_LIMIT)
         return ExplorationPlan(self.optimistic[None], self.goal_state, limit, thresholds, self.space.goals_of_states)
 
@@ -174,9 +154,11 @@ class MixtureBounds(MixtureEstimates, EstimatesPerGoal):
         unproven, start = ~np.isfinite(self.upper), self.mixture.start
         self.L, self.cap = L, L + 1.0 + self.epsilon
         members = [np.flatnonzero(self.space.states_of_goal(g)) for g in self.goals]
+        # Hops are lower bounds for any theta. Where no path is shorter than the cap, the reset is best (lemma M5).
         hops = least_hop_counts(self.mixture, members, self.cap)
-        self._reachable_directly = hops < self.cap  # [G, S]: without a reset; elsewhere the reset is best
+        self._reachable_directly = hops < self.cap  # [G, S]: without a reset
         self.V = np.maximum(self.V, np.minimum(hops, 1.0 + hops[:, [start]]))
+        # Lemma M4 proves a policy only from a start at the cap with the reset everywhere.
         self.Y[unproven], self.best[unproven] = self.cap, self.mixture.n_actions
         for g, states in enumerate(members):
             self.Y[g, states] = 0.0
@@ -186,6 +168,8 @@ class MixtureBounds(MixtureEstimates, EstimatesPerGoal):
 
     def _update_learner(self) -> None:
         """Give the learner the new transitions with the function that was fixed before them."""
+        # First absorb, then choose the next target: the regression is valid only for functions that were fixed before
+        # the transitions that they are paired with.
         new = self.take_new_transitions()
         self.learner.absorb_transitions(new, self.total, self._target)
         self._theta_region = self.learner.confidence_region()
@@ -193,25 +177,24 @@ class MixtureBounds(MixtureEstimates, EstimatesPerGoal):
         # The next target: V of the goal last planned and, every other time, its gap Y - V, which upper bounds need.
         V = self.V[self._last_column]
         gap = self.Y[self._last_column] - V
+        # A gap that is constant where the agent can be gives rows without information.
         use_gap = self._n_updates % 2 and np.ptp(gap[self._reachable_from_start]) > 0
+        # A copy, because the next sweeps write into V.
         self._target = gap if use_gap else V.copy()
 
     def _sweep_block(self, block: Longs) -> None:
         """Update both bounds of the goals of the block."""
         targets = TargetGoals(len(block), self.space.columns_of_states(self.goals[block]))
-        reach = MixtureBlock(
-            targets,
-            self._reachable_directly[block],
-            self._reachable_from_start,
-            self.cap,
-            10,  # sweeps, at most; the next plan continues from these bounds
-            tolerance=5e-3 * self.epsilon,
-        )
+        direct, reachable = self._reachable_directly[block], self._reachable_from_start
+        # At most 10 sweeps: the next plan continues from these bounds.
+        reach = MixtureBlock(targets, direct, reachable, self.cap, sweeps=10, tolerance=5e-3 * self.epsilon)
         bounds = self.V[block], self.Y[block], np.ascontiguousarray(self.optimistic.T[block]), self.best[block]
         V, Y, optimistic, best = improve_mixture_bounds(self.features, self._theta_region, reach, *bounds)
         self.V[block], self.Y[block], self.best[block] = V, Y, best
-        self.optimistic = self.optimistic.copy()  # a plan may still use the old table
+        # A copy, because a plan may still use the old table.
+        self.optimistic = self.optimistic.copy()
         self.optimistic[:, block] = optimistic.T
+        # Goals out of reach keep their infinite D, which is above every V.
         self.D[block] = np.maximum(self.D[block], V[:, self.mixture.start])
 
     def state(self) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
@@ -228,9 +211,8 @@ class MixtureBounds(MixtureEstimates, EstimatesPerGoal):
         """Continue from a saved :meth:`state`."""
         super().restore(arrays, facts)
         prefix = "learner."
-        self.learner.restore_learner(
-            {k.removeprefix(prefix): np.array(v) for k, v in arrays.items() if k.startswith(prefix)}
-        )
+        saved = {k.removeprefix(prefix): np.array(v) for k, v in arrays.items() if k.startswith(prefix)}
+        self.learner.restore_learner(saved)
         self._theta_region = self.learner.confidence_region()
 
 

@@ -26,7 +26,7 @@ from adagoal.core.file_formats import ArraySchema, ArraySpec
 from adagoal.core.linear_mixture import LinearMixture
 from adagoal.core.transition_data import TransitionCounts
 from adagoal.core.types import Floats, Longs
-from adagoal.linear.likelihood_learner import maximise_likelihood
+from adagoal.linear.region_learners import maximise_likelihood
 from adagoal.planning.model_arrays import features_from_mixture
 
 MISFIT_LEVEL = 1e-5  # significance level of the test after one plan
@@ -72,10 +72,10 @@ class MixtureEstimates(SavedEstimates):
         new, self.total, self.planned_transitions = total - self.total, total, int(c.n.sum())
         for line in find_misfit(m, total, outside, self._simplex):
             self._note(line)
+        # No count shows this misfit: in a terminal state only the reset is played, which is not regressed.
         if (c.terminal & ~m.terminal).any():
-            self._note(
-                "misspecified: episodes ended in states that are no ends in the kernels; the certificates are void"
-            )
+            text = "misspecified: episodes ended in states that are no ends in the kernels"
+            self._note(f"{text}; the certificates are void")
         return new
 
     def _tally_transitions(self) -> tuple[Longs, int]:
@@ -98,6 +98,7 @@ def tally_by_feature(successor, count, support, indptr, successors, total):  # t
     outside = 0
     for x in range(len(support)):
         for k in range(support[x]):
+            # Counts list successors in the order of discovery, features in the order of states: search the row.
             entry = -1
             for j in range(indptr[x], indptr[x + 1]):
                 if successors[j] == successor[x, k]:
@@ -115,21 +116,19 @@ def find_misfit(mixture: LinearMixture, total: Longs, outside: int, simplex: boo
 
     ``simplex``: theta is assumed to lie in the simplex, else in the ball of radius B.
     """
-    lines = []
+    lines, void = [], "the certificates are void"
     if outside:
-        lines.append(
-            "misspecified: transitions were observed that no kernel of the mixture allows; the certificates are void"
-        )
+        lines.append(f"misspecified: transitions were observed that no kernel of the mixture allows; {void}")
+    # Pairs with the same feature vectors are also tested together: many of them with few counts each can show a misfit
+    # that none of them shows alone.
     seen = total.astype(float)
     expected = expected_counts(mixture, total, simplex)
     classes, pair = mixture.entry_classes, mixture.pair_of_entry
     family = mixture.pair_families[pair[np.unique(classes, return_index=True)[1]]]
     O, E = (np.bincount(classes, values).astype(float) for values in (seen, expected))
     if 2 * min(misfit_p_value(seen, expected, pair), misfit_p_value(O, E, family)) < MISFIT_LEVEL:
-        lines.append(
-            f"misspecified: the counts do not fit any mixture of the kernels (G-test, p < {MISFIT_LEVEL:g}); "
-            f"the certificates are void"
-        )
+        test = f"(G-test, p < {MISFIT_LEVEL:g})"
+        lines.append(f"misspecified: the counts do not fit any mixture of the kernels {test}; {void}")
     return lines
 
 
@@ -148,10 +147,11 @@ def misfit_p_value(seen: Floats, expected: Floats, group: Longs) -> float:
 
     seen, expected and group have one entry per outcome.
     """
-    # max(., 1e-9) skips outcomes that did not occur: 0 * log(0) would be NaN
+    # max(., 1e-9) skips outcomes that did not occur: 0 * log(0) would be NaN.
     E, possible = np.maximum(expected, 1e-9), (expected > 0) | (seen > 0)
     deviance = 2.0 * (seen * np.log(np.maximum(seen, 1e-9) / E) - (seen - expected))
     G, freedom = (np.bincount(group, values).astype(float) for values in (deviance, possible))
+    # The expected counts of a group have the sum of the observed ones, which costs one degree of freedom.
     freedom -= 1.0
     testable = freedom > 0
     worst = float(np.min(chi_square_tail(freedom[testable], G[testable]), initial=1.0)) * max(int(testable.sum()), 1)
@@ -170,12 +170,13 @@ def chi_square_tail(freedom: Floats | float, value: Floats | float) -> Floats:
 def likeliest_theta(mixture: LinearMixture, counts: Floats) -> Floats:
     """Approximate maximiser of sum_k c_k ln <phi_k, theta> over theta0 + N z, with counts [K] of the distinct vectors.
 
-    Newton's method. Every count is PSEUDO_COUNT larger; below a tiny p a parabola continues the logarithm; z has a
-    small ridge.
+    Newton's method, with every count PSEUDO_COUNT larger.
     """
     theta0, N = mixture.theta_parametrisation
     _, phi = mixture.distinct_features
     c = counts + PSEUDO_COUNT
+    # Without a simplex a step may lead to negative probabilities, so below ``tiny`` a parabola continues the logarithm.
+    # The ridge keeps the system regular in directions that the vectors do not determine.
     ridge, tiny = 1e-3 / mixture.B**2, 0.5 * PSEUDO_COUNT / float(c.sum())
     rows, p0 = phi @ N, phi @ theta0
 
@@ -194,6 +195,7 @@ def likeliest_theta(mixture: LinearMixture, counts: Floats) -> Floats:
         rise = float(gradient @ step)
         if rise < 1e-9:
             break
+        # Halve the step until the objective rises enough: far from the maximum a full step may overshoot.
         size = 1.0
         while size > 1e-9 and objective(z + size * step)[0] < value + 0.1 * size * rise:
             size /= 2.0

@@ -8,9 +8,8 @@ Every goal has two ridge regressions over all transitions, one with the targets 
 
 The recursions are in planning/mixture_sweeps.py. Where the text is wrong or silent: the losses are squared; the radius
 has its G; the goal's own coordinate is always zero, so everything lives in R^d; the reset is known and never regressed;
-Q is clipped to [1[s != g], H - h + 1]. Two choices are ours. They change rates only, because the events hold for all
-functions fixed before the transition and for all times: rows use the functions of stage 2 of the current plan, whatever
-the stage, and a plan lasts until the data has grown by a tenth.
+Q is clipped to [1[s != g], H - h + 1]. *Ours:* rows use the functions of stage 2, and a plan lasts until the data has
+grown by a tenth.
 """
 
 from __future__ import annotations
@@ -31,8 +30,7 @@ from adagoal.core.types import Bools, Floats, Longs
 from adagoal.linear.mixture_counts import MixtureEstimates
 from adagoal.planning.mixture_sweeps import plan_mixture_horizon
 from adagoal.planning.model_arrays import RidgeEstimates, TargetGoals
-from adagoal.tabular.finite_horizon import FiniteHorizonEstimates
-from adagoal.tabular.ucbvi import EPSILON_SHARES, planning_horizon
+from adagoal.tabular.ucbvi import EPSILON_SHARES, FiniteHorizonEstimates, planning_horizon
 
 
 class VTR(MixtureEstimates, FiniteHorizonEstimates):
@@ -61,7 +59,7 @@ class VTR(MixtureEstimates, FiniteHorizonEstimates):
         H: int | None = None,
     ) -> None:
         enough = planning_horizon(L, epsilon, "literal")
-        FiniteHorizonEstimates.__init__(self, counts, L, epsilon, space, enough if H is None else H)
+        super().__init__(counts, L, epsilon, space, enough if H is None else H)
         self.init_mixture(mixture, note, simplex=False, min_new_transitions=self.H)
         self.delta, self.guarantee = delta, self.H >= enough
         G, d = len(self.goals), mixture.d
@@ -69,6 +67,7 @@ class VTR(MixtureEstimates, FiniteHorizonEstimates):
         self.Sigma = np.tile(np.eye(d) / (mixture.B + 1.0) ** 2, (2, G, 1, 1))
         self.b = np.zeros((2, G, d))
         self.V, self.U = np.zeros((2, 2, mixture.n_states, G))  # [2, S, G]: V_h and U_h of the last plan, h = 1 and 2
+        # The first plan needs no data: it is the prior of the regressions.
         self.planned_transitions = 0
         self._plan_all_goals()
 
@@ -82,6 +81,8 @@ class VTR(MixtureEstimates, FiniteHorizonEstimates):
         """Add regression rows and plan all goals, once the data has grown enough."""
         if not self.is_plan_due():
             return False
+        # Rows use the functions of stage 2 of the last plan, whatever the stage of the transition. This changes rates
+        # only: the events hold for all functions that were fixed before the transition, and for all times.
         new = self.take_new_transitions()
         for kind, functions in enumerate((self.V[1], self.U[1])):
             for g, f in enumerate(functions.T):
@@ -99,7 +100,8 @@ class VTR(MixtureEstimates, FiniteHorizonEstimates):
 
     def _check_saved(self, arrays: dict[str, NDArray[Any]], facts: dict[str, Any], sizes: dict[str, int]) -> None:
         super()._check_saved(arrays, facts, sizes)
-        np.linalg.cholesky(arrays["Sigma"])  # raises a LinAlgError, which is a ValueError
+        # Raises a LinAlgError, which is a ValueError, if a forged matrix is not positive definite.
+        np.linalg.cholesky(arrays["Sigma"])
 
     def _plan_all_goals(self) -> None:
         G = len(self.goals)

@@ -6,13 +6,7 @@ M kernels are drawn from the posterior of a Dirichlet prior with parameters 1/S,
     V_m = min{ C, 1 + V_m(s0), min_a 1 + p_m V_m }  off g,  V_m(g) = 0,  C = L + 1 + epsilon
     D = 10% quantile over m of V_m(s0),   E = 90% quantile - 10% quantile
 
-The cap loses nothing: if D <= L and E <= epsilon, the 90% quantile is below it. An unseen goal has E = C - D instead,
-because the prior, in which every untried pair leads to some random state, is overconfident there.
-
-*Sparse draws.* A row has one entry for each observed successor and one for all S - o others together, whose mass has
-the exact law Beta((S - o)/S, n + o/S). That mass goes to one state, drawn uniformly among the others: each of them has
-its exact mean, and a Dirichlet with parameters as small as 1/S puts most of its mass on one state anyway. A row is
-drawn again once its count has doubled; a row drawn for a smaller count is a little too wide, never too narrow.
+The cap loses nothing: if D <= L and E <= epsilon, the 90% quantile is below it. An unseen goal has E = C - D instead.
 
 *Policies.* One more member, the last, is the empirical mean c/n, in which an untried pair leads to a virtual state
 whose value is the cap, 2C for this member: its greedy policies are returned. Exploration plays the greedy policies of
@@ -37,14 +31,13 @@ from adagoal.core.types import Actions, Bools, Floats, Ints, Longs
 from adagoal.planning.model_arrays import BLOCK_GOALS, EnsembleModel, TargetGoals
 from adagoal.planning.shortest_paths import improve_ensemble_values
 
-N_MEMBERS = 24  # posterior draws; more give smoother quantiles at a proportional cost
-
 
 class BayesianEstimates(EstimatesPerGoal):
-    """Values of all goals in N_MEMBERS posterior draws of the model, and in the empirical mean."""
+    """Values of all goals in ``n_members`` posterior draws of the model, and in the empirical mean."""
 
     name = "bayes"
     guarantee = False
+    n_members = 24  # posterior draws; more give smoother quantiles at a proportional cost
     episodes_per_plan = 1_000_000
     ARRAY_SCHEMA: ClassVar[ArraySchema] = {
         "p": ArraySpec("float64", ("M", "S*A", "W"), low=0, high=1.0 + 1e-9),
@@ -59,18 +52,13 @@ class BayesianEstimates(EstimatesPerGoal):
     }
 
     def __init__(
-        self,
-        counts: TransitionCounts,
-        L: float,
-        epsilon: float,
-        space: GoalSpace | None = None,
-        seed: int = 0,
+        self, counts: TransitionCounts, L: float, epsilon: float, space: GoalSpace | None = None, seed: int = 0
     ) -> None:
         super().__init__(counts, L, epsilon, space)
         self.cap, self._seed = L + 1.0 + epsilon, seed
         S, X, W, G = counts.n_states, len(counts.n), counts.successor.shape[1], len(self.goals)
-        members = N_MEMBERS + 1
-        self._member_caps = np.append(np.full(N_MEMBERS, self.cap), 2 * self.cap)
+        members = self.n_members + 1
+        self._member_caps = np.append(np.full(self.n_members, self.cap), 2 * self.cap)
         self.p: Floats = np.zeros((members, X, W + 1))  # mass of the observed successors; last entry: of the others
         self.atom: Ints = np.full((members, X), S, np.int32)  # the state that gets the mass of the others
         self.V: Floats = np.zeros((members, S + 1, G))  # row S is the virtual state
@@ -94,13 +82,14 @@ class BayesianEstimates(EstimatesPerGoal):
         if not (self.stale & wanted).any():
             return False
         self._solve_goal_block(wanted)
+        # The loop stops when no goal is open. These values are no bounds, so it must not stop on outdated ones.
         while self.stale.any() and not ((self.D <= self.L) & (self.E > self.epsilon)).any():
-            self._solve_goal_block(wanted)  # a run must not stop on outdated values
+            self._solve_goal_block(wanted)
         return True
 
     def exploration_plan(self) -> ExplorationPlan:
         """Return the greedy policies of one member."""
-        policy = self.greedy[[self.plans % N_MEMBERS]]
+        policy = self.greedy[[self.plans % self.n_members]]
         limit = math.ceil(min(4 * self.cap * (self.L + 1) / self.epsilon, NO_LIMIT))
         return ExplorationPlan(policy, self.goal_state, limit, self._replan_thresholds(), self.space.goals_of_states)
 
@@ -111,11 +100,11 @@ class BayesianEstimates(EstimatesPerGoal):
 
     def goal_policy(self, goal: int) -> Actions:
         """Return the policy [1, S] that is greedy in the empirical mean."""
-        return np.ascontiguousarray(self.greedy[N_MEMBERS][None, :, self.column[goal]])
+        return np.ascontiguousarray(self.greedy[self.n_members][None, :, self.column[goal]])
 
     def _axis_sizes(self) -> dict[str, int]:
-        """Sizes of the axes; M counts the empirical mean, T the virtual state."""
-        return {**super()._axis_sizes(), "M": N_MEMBERS + 1, "T": self.counts.n_states + 1}
+        """Sizes of the axes; M includes the empirical mean, T the virtual state."""
+        return {**super()._axis_sizes(), "M": self.n_members + 1, "T": self.counts.n_states + 1}
 
     def _check_saved(self, arrays: dict[str, NDArray[Any]], facts: dict[str, Any], sizes: dict[str, int]) -> None:
         c, width = self.counts, sizes["W"] - 1
@@ -131,10 +120,8 @@ class BayesianEstimates(EstimatesPerGoal):
         todo = np.flatnonzero(self.stale)
         block = np.sort(todo[np.lexsort((-self.E[todo], ~wanted[todo]))][:BLOCK_GOALS])
         counts, goals = self.counts, self.goals[block]
-        V, greedy = (
-            np.take(self.V, block, axis=2),
-            np.take(self.greedy, block, axis=2),
-        )  # take keeps goals innermost, unlike V[:, :, block]
+        # np.take keeps goals innermost in memory, unlike V[:, :, block], and the sweeps run over goals.
+        V, greedy = np.take(self.V, block, axis=2), np.take(self.greedy, block, axis=2)
         members = EnsembleModel(
             counts.successor, self._places, self.p, self.atom, counts.terminal, counts.start, self._member_caps
         )
@@ -142,7 +129,8 @@ class BayesianEstimates(EstimatesPerGoal):
         # At most 200 sweeps: the next plan of the goal continues from these values.
         V, greedy = improve_ensemble_values(members, targets, 1e-2 * self.epsilon, 200, V, greedy)
         self.V[:, :, block], self.greedy[:, :, block] = V, greedy
-        self.D[block], upper = np.quantile(V[:N_MEMBERS, counts.start], (0.1, 0.9), axis=0)
+        self.D[block], upper = np.quantile(V[: self.n_members, counts.start], (0.1, 0.9), axis=0)
+        # The prior, in which every untried pair leads to some random state, is overconfident about unseen goals.
         seen = np.isin(goals, self.space.goals_of_states[counts.seen])
         self.upper[block] = np.where(seen, upper, self.cap)
         self.stale[block] = False
@@ -150,30 +138,34 @@ class BayesianEstimates(EstimatesPerGoal):
 
     def _replan_thresholds(self) -> Longs:
         """Counts [X] at which rows are drawn again."""
+        # A row drawn for a smaller count is a little too wide, never too narrow.
         return np.where(self._drawn < 0, 0, np.maximum(2 * self._drawn, 1))
 
     def _draw_posterior_rows(self, rows: Longs) -> None:
         """Draw the given rows for all members."""
+        # A row has one entry for each observed successor and one for all S - o others together, whose mass has the
+        # exact law Beta((S - o)/S, n + o/S). That mass goes to one state, drawn uniformly among the others: each of
+        # them has its exact mean, and a Dirichlet with parameters 1/S puts most of its mass on one state anyway.
         counts, S = self.counts, self.counts.n_states
+        # A stream per plan has no state of its own, so a resumed run draws the same rows.
         rng = random_stream(self._seed, StreamPurpose.POSTERIOR, self.plans)
         width = counts.successor.shape[1]
-        if self.p.shape[2] != width + 1:
-            self.p = np.concatenate(
-                [self.p[..., :-1], np.zeros((*self.p.shape[:2], width + 1 - self.p.shape[2])), self.p[..., -1:]], axis=2
-            )
+        if new := width + 1 - self.p.shape[2]:
+            # New successors come before the mass of the others, which stays in the last entry.
+            self.p = np.insert(self.p, [self.p.shape[2] - 1] * new, 0.0, axis=2)
         support = counts.support[rows]
         observed = np.arange(width) < support[:, None]
-        alpha = np.concatenate(
-            [np.where(observed, counts.count[rows] + 1.0 / S, 0.0), (S - support[:, None]) / S], axis=1
-        )
-        mass = rng.standard_gamma(np.broadcast_to(alpha, (N_MEMBERS, *alpha.shape)))
-        mass[..., -1] += (mass.sum(axis=-1) == 0) * 1.0  # gamma draws with parameter 1/S may underflow to zero
-        self.p[:N_MEMBERS, rows] = mass / mass.sum(axis=-1, keepdims=True)
-        self.p[N_MEMBERS, rows, :-1] = counts.count[rows] / np.maximum(counts.n[rows], 1)[:, None]
-        self.p[N_MEMBERS, rows, -1] = counts.n[rows] == 0
+        alpha = np.hstack([np.where(observed, counts.count[rows] + 1.0 / S, 0.0), (S - support[:, None]) / S])
+        mass = rng.standard_gamma(np.broadcast_to(alpha, (self.n_members, *alpha.shape)))
+        # Gamma draws with a parameter of 1/S may underflow; a row of zeros would become NaN.
+        mass[..., -1] += (mass.sum(axis=-1) == 0) * 1.0
+        self.p[: self.n_members, rows] = mass / mass.sum(axis=-1, keepdims=True)
+        self.p[self.n_members, rows, :-1] = counts.count[rows] / np.maximum(counts.n[rows], 1)[:, None]
+        self.p[self.n_members, rows, -1] = counts.n[rows] == 0
         self._drawn[rows], self._places[rows] = counts.n[rows], support
         free = np.ones((len(rows), S), bool)
         free[np.nonzero(observed)[0], counts.successor[rows][observed]] = False
-        order = np.argsort(~free, axis=1, kind="stable")  # the free states first
-        pick = (rng.random((N_MEMBERS, len(rows))) * np.maximum(S - support, 1)).astype(np.int64)
-        self.atom[:N_MEMBERS, rows] = order[np.arange(len(rows)), pick]
+        # The free states come first. Without a free state the mass of the others is zero, and any pick will do.
+        order = np.argsort(~free, axis=1, kind="stable")
+        pick = (rng.random((self.n_members, len(rows))) * np.maximum(S - support, 1)).astype(np.int64)
+        self.atom[: self.n_members, rows] = order[np.arange(len(rows)), pick]

@@ -18,36 +18,53 @@ Three bonuses. With B = max(L + 2, L + 1 + epsilon), and U <= (1 - share) epsilo
     rebalanced  share 1/10, H = 20 (B + 1) + 2 B ceil(log2(41 B / epsilon))   the same bonus, a better split
     simplified  share 0, the printed H unless given; b = sqrt(1/n) + (H - h + 1)/n    the experiments; no guarantee
 
-*Why the splits keep the guarantee* (lemma ``lem:link_FH_SSP``). Let pi be the policy of a goal with D <= L at the stop,
-q the probability that H steps of it miss g, V_H its value cut off at H. The resetting policy has the value
-V_H + q/(1-q) (1 + V_H), V_H <= D + U, and (H - K) q <= V_H - V*_K <= U + (V* - V*_K) for every K < H, while
-V* - V*_K <= x/(1-x) B with x = 2^-floor(K/2B). Literal, K = ceil(4 B log2(10 B / epsilon)): this bias is at most
-epsilon/9, so q <= 0.075 epsilon / B, and the value is at most D + U + epsilon/10. Rebalanced, H - K = 20 (B + 1): the
-bias is at most epsilon/40, q <= 0.925 epsilon / (20 (B + 1)), and the value is at most D + U + epsilon/20. In both
-cases it is at most D + E, so C1 and C2 hold for every epsilon > 0, not only up to 1. A larger H is as good.
+Estimates with policies of H stages share :class:`FiniteHorizonEstimates` (also AdaGoal-UCRL.VTR) and
+:class:`BonusEstimates` (also BPI-UCBVI).
 """
 
 from __future__ import annotations
 
 import math
+from typing import Any, ClassVar
 
 import numpy as np
+from numpy.typing import NDArray
 
+from adagoal.core.environment import NO_LIMIT, ExplorationPlan
+from adagoal.core.errors import InputError
+from adagoal.core.exploration_run import EstimatesPerGoal
+from adagoal.core.file_formats import ArraySchema, ArraySpec
 from adagoal.core.goal_space import GoalSpace
 from adagoal.core.transition_data import TransitionCounts
-from adagoal.core.types import Bools, Floats, Longs
-from adagoal.planning.model_arrays import BonusTerms
-from adagoal.tabular.finite_horizon import BonusEstimates, bonus_terms
+from adagoal.core.types import Actions, Bools, Floats, Longs
+from adagoal.planning.horizon_recursion import plan_finite_horizon
+from adagoal.planning.model_arrays import BonusTerms, TargetGoals, TransitionKernel
 
 EPSILON_SHARES = {"literal": 8 / 9, "rebalanced": 1 / 10, "simplified": 0.0}  # E = U + share * epsilon, by bonus
 
 
 def planning_horizon(L: float, epsilon: float, bonus: str) -> int:
     """H, as printed (Algorithm ``algo``) or for the rebalanced split."""
+    # Why both splits keep the guarantee (lemma ``lem:link_FH_SSP``). Let pi be the policy of a goal with D <= L at the
+    # stop, q the probability that H steps of it miss g, V_H its value cut off at H. The resetting policy has the value
+    # V_H + q/(1-q) (1 + V_H), V_H <= D + U, and (H - K) q <= V_H - V*_K <= U + (V* - V*_K) for every K < H, while
+    # V* - V*_K <= x/(1-x) B with x = 2^-floor(K/2B). Literal, K = ceil(4 B log2(10 B / epsilon)): this bias is at most
+    # epsilon/9, so q <= 0.075 epsilon / B, and the value is at most D + U + epsilon/10. Rebalanced, H - K = 20 (B + 1):
+    # the bias is at most epsilon/40, q <= 0.925 epsilon / (20 (B + 1)), and the value is at most D + U + epsilon/20.
+    # Both are at most D + E, so C1 and C2 hold for every epsilon > 0, not only up to 1. A larger H is as good.
     B = max(L + 2.0, L + 1.0 + epsilon)
     if bonus == "rebalanced":
         return math.ceil(20 * (B + 1)) + math.ceil(2 * B * math.ceil(math.log2(41 * B / epsilon)))
     return math.ceil(5 * B * math.log2(10 * B / epsilon))
+
+
+def bonus_terms(n: Floats | Longs, beta_star: Floats, beta: Floats, H: int) -> BonusTerms:
+    """Bonuses of pairs with counts n [X] and thresholds beta* [X], beta [X] (eq. ``eq_Qt`` to ``eq_Et``)."""
+    # An infinite flat bonus sends an untried pair to the clips of the recursion. Its weight is zero: the variance of an
+    # untried pair is zero, and infinity times zero would be NaN.
+    tried, n_or_1 = n > 0, np.maximum(n, 1)
+    weight, rate = np.where(tried, beta_star / n_or_1, 0.0), np.where(tried, beta / n_or_1, np.inf)
+    return BonusTerms(weight, 14.0 * H**2 * rate, 36.0 * H**2 * rate, np.zeros_like(rate), correction=1.0 / H)
 
 
 def ucbvi_bonuses(n: Floats, n_states: int, n_goals: int, H: int, delta: float, bonus: str) -> BonusTerms:
@@ -60,6 +77,81 @@ def ucbvi_bonuses(n: Floats, n_states: int, n_goals: int, H: int, delta: float, 
     beta = math.log(3 * pairs / delta) + n_states * growth
     beta_star = math.log(3 * pairs * n_goals * H / delta) + growth
     return bonus_terms(n, beta_star, beta, H)
+
+
+class FiniteHorizonEstimates(EstimatesPerGoal):
+    """One table of policies of H stages, for the episodes and for the result, and optimistic distances D."""
+
+    ARRAY_SCHEMA: ClassVar[ArraySchema] = {
+        "table": ArraySpec("int16", ("H", "S", "G"), low=0, high="A"),
+        "D": ArraySpec("float64", ("G",), low=0),
+    }
+
+    def __init__(self, counts: TransitionCounts, L: float, epsilon: float, space: GoalSpace | None, H: int) -> None:
+        super().__init__(counts, L, epsilon, space)
+        S, G = counts.n_states, len(self.goals)
+        # Above 4 GiB the table is refused, before memory runs out: the paper's H is in the hundreds even for small L.
+        if 2 * H * S * G > 2**32:
+            text = f"{H} stages, {S} states and {G} goals need a policy table of {2 * H * S * G / 2**30:.0f} GiB"
+            raise InputError(f"{text}; give fewer goals, or a smaller horizon (which voids a guarantee)", "method")
+        self.H = H
+        self.table: Actions = np.zeros((H, S, G), np.int16)
+        self.D: Floats = np.zeros(G)
+
+    @property
+    def E(self) -> Floats:
+        """Errors [G]."""
+        raise NotImplementedError
+
+    def exploration_plan(self) -> ExplorationPlan:
+        """Return the policies of the table."""
+        thresholds, goals_of_states = self._replan_thresholds(), self.space.goals_of_states
+        return ExplorationPlan(self.table, self.goal_state, self.H, thresholds, goals_of_states)
+
+    def _replan_thresholds(self) -> Longs:
+        """Counts [X] that end a rollout before its episodes are over: none."""
+        return np.full(len(self.counts.n), NO_LIMIT)
+
+    def goal_policy(self, goal: int) -> Actions:
+        """Return the policy [H, S]: H stages, then the reset, and again."""
+        return np.ascontiguousarray(self.table[:, :, self.column[goal]])
+
+    def distance_bounds(self, goal: int) -> tuple[float, float]:
+        """(D, D + E) for a goal with D <= L and E <= epsilon, as the proof of its policy has it; else (D, infinity)."""
+        D, E = float(self.D[self.column[goal]]), float(self.E[self.column[goal]])
+        return D, D + E if D <= self.L and E <= self.epsilon else math.inf
+
+    def _axis_sizes(self) -> dict[str, int]:
+        return {**super()._axis_sizes(), "H": self.H}
+
+
+class BonusEstimates(FiniteHorizonEstimates):
+    """Estimates from one snapshot of the counts, with bonuses (:mod:`adagoal.planning.horizon_recursion`)."""
+
+    ARRAY_SCHEMA: ClassVar[ArraySchema] = {
+        **FiniteHorizonEstimates.ARRAY_SCHEMA,
+        "U": ArraySpec("float64", ("G",), low=0),
+        "planned_counts": ArraySpec("int64", ("S*A",), low=-1),
+    }
+
+    def __init__(self, counts: TransitionCounts, L: float, epsilon: float, space: GoalSpace | None, H: int) -> None:
+        super().__init__(counts, L, epsilon, space, H)
+        self.U: Floats = np.zeros(len(self.goals))  # [G]: U_1(s0)
+        self.planned_counts: Longs = np.full(len(counts.n), -1)  # [X]: the snapshot
+
+    def plan_with_bonus(self, bonus: BonusTerms) -> None:
+        """Plan all goals on the latest counts."""
+        c = self.counts
+        p_hat = c.count / np.maximum(c.n, 1)[:, None]
+        kernel = TransitionKernel(c.successor, p_hat, c.support, c.terminal, c.start)
+        targets = TargetGoals(len(self.goals), self.space.columns_of_states(self.goals))
+        self.table, self.D, self.U = plan_finite_horizon(kernel, bonus, targets, self.H)
+        self.planned_counts = c.n.copy()
+        self.plans += 1
+
+    def _check_saved(self, arrays: dict[str, NDArray[Any]], facts: dict[str, Any], sizes: dict[str, int]) -> None:
+        if (arrays["planned_counts"] > self.counts.n).any():
+            raise ValueError("the plan knows more transitions than there are")
 
 
 class UCBVI(BonusEstimates):
@@ -82,6 +174,7 @@ class UCBVI(BonusEstimates):
         super().__init__(counts, L, epsilon, space, enough if H is None else H)
         self.delta, self.bonus, self.lazy = delta, bonus, lazy
         self.guarantee = bonus != "simplified" and self.H >= enough
+        # With ``lazy``, only the thresholds end a rollout.
         self.episodes_per_plan = 1_000_000 if lazy else 1
         self._plan_all_goals()
 
@@ -94,6 +187,7 @@ class UCBVI(BonusEstimates):
         """Plan all goals, if there are new counts and, with ``lazy``, one of them has doubled."""
         if self.lazy and (self.counts.n < self._replan_thresholds()).all():
             return False
+        # The loop calls again after every plan, so the same counts must end its goal selection.
         if np.array_equal(self.counts.n, self.planned_counts):
             return False
         self._plan_all_goals()
