@@ -32,10 +32,10 @@ from adagoal.deep.goal_envs import EnvDimensions, EnvSource, GoalEnv
 from adagoal.deep.goal_samplers import GoalSampler
 from adagoal.deep.policy import GoalPolicy
 from adagoal.deep.training import TrainingObserver
+from adagoal.runs.folder_reader import RunKind
 from adagoal.runs.job import SaveFiles, save_or_rescue
 from adagoal.runs.run_folder import open_locked_folder
 from adagoal.runs.train_result import TrainResult
-from adagoal.runs.training_files import TRAINING_KIND
 from adagoal.runs.training_session import TrainingLimits, resume_training, start_training
 
 MAX_CERTIFICATION_ATTEMPTS = 10  # pieces of the training run; more attempts stop earlier and cost more rollouts
@@ -95,7 +95,7 @@ def train_until_certified(
 
 
 def _save_status(trained: TrainResult, path: Path) -> None:
-    with open_locked_folder(trained.folder or path, TRAINING_KIND) as folder:
+    with open_locked_folder(trained.folder or path, RunKind.TRAINING) as folder:
         save_or_rescue(folder, SaveFiles({}, trained.contents()), trained.contents(), "the policy")
 
 

@@ -26,9 +26,9 @@ from adagoal.envs.parallel_env import ParallelEnv
 from adagoal.envs.simulator import ModelSimulator
 from adagoal.exact.audit import Audit, audit_policies
 from adagoal.parallel import safe_start
-from adagoal.runs.exploration_schemas import EXPLORATION_KIND, RUN_CHECKPOINT_SCHEMA
-from adagoal.runs.exploration_session import CHECKPOINT_FILE, STAGE_RESULT_FILES, TRANSITIONS_FILE, ExplorationSession
-from adagoal.runs.folder_reader import SavedRun, no_run, read_saved_run, require_run_folder
+from adagoal.runs.exploration_schemas import RUN_CHECKPOINT_SCHEMA
+from adagoal.runs.exploration_session import ExplorationSession
+from adagoal.runs.folder_reader import RunKind, SavedRun, no_run, read_saved_run, require_run_folder
 from adagoal.runs.progress_display import ExplorationProgress, observe_with_display
 from adagoal.runs.result import (
     Result,
@@ -128,7 +128,7 @@ def explore(
         with observe_with_display(ExplorationProgress(setting.budget) if progress else None, observe) as observer:
             if out_path is None:
                 return session.run_to_end(None, observer)
-            with open_locked_folder(out_path, EXPLORATION_KIND) as folder:
+            with open_locked_folder(out_path, RunKind.EXPLORATION) as folder:
                 if not overwrite:
                     _refuse_to_lose_run(folder, session, callable(goal_rule))
                 folder.start_new_run()
@@ -194,15 +194,16 @@ def resume_exploration(
 ) -> Result:
     """Resume an exploration; see :func:`adagoal.resume` for the arguments."""
     safe_start.exit_if_reimported()  # before the lock, which the run that started this process holds
-    with open_locked_folder(require_run_folder(path), EXPLORATION_KIND) as folder, contextlib.ExitStack() as stack:
+    with open_locked_folder(require_run_folder(path), RunKind.EXPLORATION) as folder, contextlib.ExitStack() as stack:
         saved = folder.saved_run
         if saved is None:
             raise no_run(folder.path)
         placement = step_timeout, engine, address
         session = _restore_session(saved, budget, env, goal_rule, goals, trust, placement, stack)
-        if TRANSITIONS_FILE in saved.result_files():  # a run that records its steps goes on recording
+        # A run that records its steps must go on recording: a log with a gap would no longer match the counts.
+        if session.transitions_file in saved.result_files():
             steps = _read_transitions(saved, session.run.counts.n_states, session.run.env.n_actions)
-            with _report_misfit(saved.path / TRANSITIONS_FILE, "not of this run"):
+            with _report_misfit(saved.path / session.transitions_file, "not of this run"):
                 session.record_transitions(steps)
         display = ExplorationProgress(session.setting.budget) if progress else None
         with observe_with_display(display, observe) as observer:
@@ -241,8 +242,8 @@ def _restore_session(
     """Restore the last checkpoint; ``placement`` is step_timeout, engine and address of the environment."""
     require_exploration(saved)
     checkpoint = saved.checkpoint_files()
-    arrays, facts = checkpoint.load_arrays(CHECKPOINT_FILE, facts_schema=RUN_CHECKPOINT_SCHEMA)
-    certified = read_result_files(checkpoint, *STAGE_RESULT_FILES) if facts["stage"] > 1 else None
+    arrays, facts = checkpoint.load_arrays(ExplorationSession.checkpoint_file, facts_schema=RUN_CHECKPOINT_SCHEMA)
+    certified = read_result_files(checkpoint, *ExplorationSession.stage_files) if facts["stage"] > 1 else None
     saved.warn_about_damage()
     setting = settings_from_json(facts["setting"])
     setting = setting if budget is None else replace(setting, budget=budget)
@@ -259,7 +260,7 @@ def _restore_session(
     else:
         code = resolve_goals_on_resume(setting, goals, trust)
     session = ExplorationSession.from_settings(setting, made, goal_rules.resolve_rule(goal_rule), code)
-    with _report_misfit(checkpoint.candidate_paths[CHECKPOINT_FILE][0], "damaged, or not of this run"):
+    with _report_misfit(checkpoint.candidate_paths[session.checkpoint_file][0], "damaged, or not of this run"):
         session.restore(arrays, facts, certified)
     return session
 
@@ -276,8 +277,8 @@ def _report_misfit(path: Path, problem: str) -> Iterator[None]:
 
 
 def _read_transitions(saved: SavedRun, n_states: int, n_actions: int) -> dict[str, NDArray[Any]]:
-    sizes = {"S": n_states, "A": n_actions}
-    return saved.result_files().load_arrays(TRANSITIONS_FILE, transition_data.TRANSITION_LOG_SCHEMA, sizes)[0]
+    name, schema = ExplorationSession.transitions_file, transition_data.TRANSITION_LOG_SCHEMA
+    return saved.result_files().load_arrays(name, schema, {"S": n_states, "A": n_actions})[0]
 
 
 def transitions(path: str | Path) -> dict[str, NDArray[Any]]:
@@ -288,7 +289,7 @@ def transitions(path: str | Path) -> dict[str, NDArray[Any]]:
 
     def load_steps(saved: SavedRun) -> dict[str, NDArray[Any]]:
         result = load_result(saved.path)
-        if TRANSITIONS_FILE not in saved.result_files():
+        if ExplorationSession.transitions_file not in saved.result_files():
             raise InputError(f"{saved.path}: the run did not record its steps; explore with record=True", "folder")
         return _read_transitions(saved, len(result.arrays["visits"]), result.reset_action)
 

@@ -40,11 +40,7 @@ from adagoal.settings import goal_spec
 from adagoal.settings.exploration import UNLIMITED_BUDGET, ExplorationSettings, radius_growth_factor
 from adagoal.settings.goal_spec import GoalCode
 
-CHECKPOINT_FILE = "checkpoint.npz"
-STAGE_RESULT_FILES = ("certified.json", "certified.npz")  # result of the last finished stage of a curriculum
-TRANSITIONS_FILE = "transitions.npz"  # every step of the run, if it records them
 INITIAL_RADIUS = 2.0  # where a curriculum begins, as in the paper
-FRUITLESS_STAGES_BEFORE_WARNING = 3  # stages without a new goal after which the run may never end
 
 
 @dataclass
@@ -57,6 +53,9 @@ class ExplorationSession:
     last_certified: Result | None = None  # in a curriculum, the result of the last finished stage
     _model_is_saved: bool = False
 
+    checkpoint_file = "checkpoint.npz"
+    stage_files = ("certified.json", "certified.npz")  # result of the last finished stage of a curriculum
+    transitions_file = "transitions.npz"  # every step of the run, if it records them
     saves_at_start = True
     interrupt_anywhere = False
     has_progress = True
@@ -116,15 +115,15 @@ class ExplorationSession:
             if ((estimates.D <= estimates.L) | np.isinf(estimates.D)).all():
                 return status  # every goal is certified or out of reach: a larger radius adds nothing
             fruitless = fruitless + 1 if before is not None and before.goals == self.last_certified.goals else 0
-            if fruitless == FRUITLESS_STAGES_BEFORE_WARNING and self.setting.budget is None:
-                self._warn_about_fruitless_stages()
+            if fruitless == 3 and self.setting.budget is None:
+                self._warn_about_fruitless_stages(fruitless)
             self.stage += 1
             cast(SupportsRadiusCurriculum, estimates).set_radius(self._growth_factor * estimates.L, self.stage)
 
-    def _warn_about_fruitless_stages(self) -> None:
+    def _warn_about_fruitless_stages(self, n_stages: int) -> None:
         L = self.run.estimates.L
         text = (
-            f"no goal has been found beyond a radius of {L / self._growth_factor**FRUITLESS_STAGES_BEFORE_WARNING:g}, "
+            f"no goal has been found beyond a radius of {L / self._growth_factor**n_stages:g}, "
             f"and those within {L:g} are certified; if other goals cannot be reached, the run does not end by itself: "
             "interrupt it for the result, or give a budget"
         )
@@ -171,18 +170,15 @@ class ExplorationSession:
 
     def checkpoint_files(self) -> SaveFiles:
         """Return the files from which the run continues bit for bit."""
-        checkpoint = {CHECKPOINT_FILE: arrays_content(*self.state(), compress=False)}
+        checkpoint = {self.checkpoint_file: arrays_content(*self.state(), compress=False)}
         if self.last_certified is not None:
             contents = self.last_certified.contents()
-            checkpoint |= {
-                STAGE_RESULT_FILES[0]: contents["result.json"],
-                STAGE_RESULT_FILES[1]: contents["policies.npz"],
-            }
+            checkpoint |= zip(self.stage_files, (contents["result.json"], contents["policies.npz"]), strict=True)
         model = None if self._model_is_saved else model_sources.find_user_model(self.run.env)
         results = model_sources.model_folder_contents(model)
         if self.run.counts.transition_log is not None:
             log = self.run.counts.transition_log.to_arrays()
-            results[TRANSITIONS_FILE] = arrays_content(log, compress=False)
+            results[self.transitions_file] = arrays_content(log, compress=False)
         return SaveFiles(checkpoint, results)
 
     def state(self) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:

@@ -26,6 +26,7 @@ import re
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from enum import StrEnum
 from pathlib import Path
 from typing import IO, Any, TypeVar
 
@@ -40,25 +41,14 @@ MANIFEST_FORMAT = 2  # of the manifest and of every result.json; raise it when a
 MANIFEST_FILE, MANIFEST_BACKUP_FILE = "manifest.json", "manifest.backup.json"
 CHECKPOINTS_FOLDER = "checkpoints"  # holds checkpoints, and result files before the commit
 
-_ENTRIES_SCHEMA = {
-    "type": "object",
-    "additionalProperties": object_schema(
-        generation={"type": "integer", "minimum": 0, "maximum": 10**12},
-        size={"type": "integer", "minimum": 0, "maximum": 2**50},
-        sha256={"type": "string", "minLength": 64, "maxLength": 64},
-    ),
-}
-_MANIFEST_SCHEMA = object_schema(
-    format={"enum": [MANIFEST_FORMAT]},
-    kind={"enum": ["exploration", "training"]},
-    generation={"type": "integer", "minimum": 1, "maximum": 10**12},
-    states={"type": "array", "maxItems": 2, "items": _ENTRIES_SCHEMA},
-    results=_ENTRIES_SCHEMA,
-    obsolete={"type": "array", "maxItems": 1000, "items": {"type": "string"}},
-    checksum={"type": "string"},
-)
+LoadedT = TypeVar("LoadedT")
 
-T = TypeVar("T")
+
+class RunKind(StrEnum):
+    """What a folder holds."""
+
+    EXPLORATION = "exploration"
+    TRAINING = "training"
 
 
 @dataclass(frozen=True)
@@ -107,6 +97,25 @@ def is_valid_file_name(name: str) -> bool:
     return valid is not None and name not in (MANIFEST_FILE, MANIFEST_BACKUP_FILE)
 
 
+def _manifest_schema() -> dict[str, Any]:
+    # Numbers are bounded on both sides, because a forged manifest may name any.
+    entry = object_schema(
+        generation={"type": "integer", "minimum": 0, "maximum": 10**12},
+        size={"type": "integer", "minimum": 0, "maximum": 2**50},
+        sha256={"type": "string", "minLength": 64, "maxLength": 64},
+    )
+    entries = {"type": "object", "additionalProperties": entry}
+    return object_schema(
+        format={"enum": [MANIFEST_FORMAT]},
+        kind={"enum": [kind.value for kind in RunKind]},
+        generation={"type": "integer", "minimum": 1, "maximum": 10**12},
+        states={"type": "array", "maxItems": 2, "items": entries},
+        results=entries,
+        obsolete={"type": "array", "maxItems": 1000, "items": {"type": "string"}},
+        checksum={"type": "string"},
+    )
+
+
 def read_manifest(path: Path) -> tuple[Manifest, bytes]:
     """Return a manifest and its bytes."""
     with file_io.open_regular_file(path) as (file, size), file_io.report_read_errors(path):
@@ -118,7 +127,7 @@ def read_manifest(path: Path) -> tuple[Manifest, bytes]:
         if isinstance(number, int) and number != MANIFEST_FORMAT:
             text = f"format {number} is not known to this version (it reads format {MANIFEST_FORMAT})"
             raise InputError(f"{path}: {text}")
-        check_json_value(_MANIFEST_SCHEMA, data)
+        check_json_value(_manifest_schema(), data)
         *checkpoints, results = (
             {name: ManifestEntry(**entry) for name, entry in entries.items()}
             for entries in (*data["states"], data["results"])
@@ -296,10 +305,10 @@ def require_run_folder(path: str | Path) -> Path:
 def is_training_folder(folder: Path) -> bool:
     """Return True if a folder holds training, finished or not."""
     saved = find_saved_run(folder)
-    return saved is not None and saved.kind == "training"
+    return saved is not None and saved.kind == RunKind.TRAINING
 
 
-def read_saved_run(path: Path, load: Callable[[SavedRun], T]) -> T:
+def read_saved_run(path: Path, load: Callable[[SavedRun], LoadedT]) -> LoadedT:
     """Return ``load(saved_run)``; if a save came in between and it failed, call it again."""
     while True:
         before = last_commit_stamp(path)

@@ -21,7 +21,7 @@ from adagoal.core.user_code import call_observer
 from adagoal.runs.run_folder import RunFolder, open_locked_folder
 from adagoal.runs.stop_requests import StopRequest, stop_on_signals
 
-R = TypeVar("R")
+ResultT = TypeVar("ResultT")
 
 
 class SaveFiles(NamedTuple):
@@ -31,8 +31,8 @@ class SaveFiles(NamedTuple):
     results: FileContents
 
 
-class Job(Protocol[R]):
-    """What the life cycle needs to know about a run; ``R`` is the type of its result."""
+class Job(Protocol[ResultT]):
+    """What the life cycle needs to know about a run; ``ResultT`` is the type of its result."""
 
     saves_at_start: bool
     """Whether a checkpoint can be saved before the first step. Then a folder that cannot be written is noticed at
@@ -54,13 +54,13 @@ class Job(Protocol[R]):
     def checkpoint_files(self) -> SaveFiles:
         """Return the files of a checkpoint, empty if the run has ended and its last checkpoint stands."""
 
-    def result(self, status: Status) -> R:
+    def result(self, status: Status) -> ResultT:
         """Return what the run has found so far."""
 
-    def result_files(self, result: R) -> FileContents:
+    def result_files(self, result: ResultT) -> FileContents:
         """Return the files of a result, which can be read without a checkpoint."""
 
-    def describe_result(self, result: R) -> str:
+    def describe_result(self, result: ResultT) -> str:
         """Return what a message calls the result: "the policy"."""
 
 
@@ -127,11 +127,11 @@ class JobMonitor:
 
 
 def run_job(
-    job: Job[R],
+    job: Job[ResultT],
     folder: RunFolder | None,
     observe: Callable[[Any], bool | None] | None = None,
     minutes: float = math.inf,
-) -> R:
+) -> ResultT:
     """Run a job to its end, a budget, the time limit or an interrupt; save and return the result.
 
     If the run fails, everything learnt so far is saved first. Then the exception is raised: an :class:`InputError`

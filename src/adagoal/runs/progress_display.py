@@ -1,16 +1,19 @@
-"""Progress of a run on standard error: a live display on a terminal or in a notebook, plain lines elsewhere.
+"""Progress of a run on standard error, and an estimate of what the whole run will cost.
 
-Every kind of run has a subclass of :class:`ProgressDisplay` that says what to show; the display is the same.
+Progress is a live display on a terminal or in a notebook, and plain lines elsewhere. Every kind of run has a subclass
+of :class:`ProgressDisplay` that says what to show; the display is the same.
 """
 
 from __future__ import annotations
 
 import importlib.util
 import math
+import resource
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, NamedTuple, Self, TypeVar
 
@@ -19,13 +22,10 @@ from rich.live import Live
 from rich.progress_bar import ProgressBar
 from rich.text import Text
 
-from adagoal.core.exploration_run import ExplorationRun
+from adagoal.core.exploration_run import ExplorationRun, RunObserver
 from adagoal.core.user_code import call_observer
 
-REFRESH_SECONDS = 0.1
-"""Seconds between two updates of a live display."""
-PLAIN_LINE_SECONDS = 10.0
-"""Seconds between two plain lines of an exploration."""
+PLAIN_LINE_SECONDS = 10.0  # between two plain lines of an exploration
 
 ObservedT = TypeVar("ObservedT")
 ObserverFunction = Callable[[ObservedT], bool | None]
@@ -86,7 +86,7 @@ class ProgressDisplay:
         now = time.monotonic()
         if self._is_quiet or (self.throttled and now < self._next_update_time):
             return
-        self._next_update_time = now + (REFRESH_SECONDS if self.is_live else PLAIN_LINE_SECONDS)
+        self._next_update_time = now + (0.1 if self.is_live else PLAIN_LINE_SECONDS)
         self._observed, self._shown = observed, self.describe(*observed)
         if self._live_display is not None:
             self._live_display.refresh()
@@ -166,6 +166,50 @@ class CertificationProgress(ProgressDisplay):
     def describe(self, n_open: int, n_rollouts: int) -> Progress:
         """Return the number of open cells and of rollouts."""
         return Progress([f"{n_open} open cells  {n_rollouts} rollouts"])
+
+
+@dataclass(frozen=True)
+class CostEstimate:
+    """Cost of a run from its beginning to its end."""
+
+    steps: float
+    seconds: float
+    bytes: int
+    done: float  # share of the steps that is done
+
+    def __str__(self) -> str:
+        return (
+            f"about {self.steps:.1e} steps, {format_duration(self.seconds)} and {self.bytes / 1e6:,.0f} MB in all; "
+            f"{100 * self.done:.0f}% of the steps are done"
+        )
+
+
+class CostEstimator:
+    """Observer that ends a run as soon as its cost can be estimated; it calls another observer first."""
+
+    def __init__(self, observe: RunObserver) -> None:
+        self.cost_estimate: CostEstimate | None = None
+        self._observe = observe
+        self._marks: list[tuple[int, float]] = [(0, 0.0)]  # steps and seconds, each time the steps have grown by 2%
+
+    def __call__(self, run: ExplorationRun) -> bool:
+        """Called after every rollout."""
+        proceed = call_observer(self._observe, run)
+        if run.steps >= 1.02 * self._marks[-1][0]:
+            self._marks.append((run.steps, run.seconds))
+            self.cost_estimate = self._estimate_cost(run)
+        return proceed and self.cost_estimate is None
+
+    def _estimate_cost(self, run: ExplorationRun) -> CostEstimate | None:
+        total = extrapolate_total_steps(run.trace, run.estimates.epsilon)
+        # Before a quarter of the steps is done, the largest error is too noisy for an estimate of the cost.
+        if total is None or total > 4 * run.steps:
+            return None
+        # Early steps are slower: new states make plans frequent. So the rest is charged at the pace of the last half.
+        steps, seconds = next(mark for mark in self._marks if mark[0] >= run.steps / 2)
+        pace = (run.seconds - seconds) / max(run.steps - steps, 1)
+        memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024  # the tables of the known states are there
+        return CostEstimate(total, run.seconds + pace * (total - run.steps), memory, run.steps / total)
 
 
 def extrapolate_total_steps(trace: list[tuple[int, int, float, int]], epsilon: float) -> float | None:

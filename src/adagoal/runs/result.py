@@ -21,8 +21,8 @@ from adagoal.core.tabular_policy import Policy
 from adagoal.core.types import resolve_number, state_label
 from adagoal.envs import model_sources
 from adagoal.envs.model import TabularMDP
-from adagoal.runs.exploration_schemas import EXPLORATION_KIND, POLICIES_SCHEMA, RESULT_SCHEMA, RUN_CHECKPOINT_SCHEMA
-from adagoal.runs.folder_reader import MANIFEST_FORMAT, FolderFiles, SavedRun, read_saved_run
+from adagoal.runs.exploration_schemas import POLICIES_SCHEMA, RESULT_SCHEMA, RUN_CHECKPOINT_SCHEMA
+from adagoal.runs.folder_reader import MANIFEST_FORMAT, FolderFiles, RunKind, SavedRun, read_saved_run
 from adagoal.runs.result_text import result_to_html
 from adagoal.runs.run_folder import open_locked_folder
 from adagoal.runs.state_metadata import StateFinder, StateMetadata, read_state_metadata
@@ -79,6 +79,12 @@ class Result:
     """Names of the goals 0, 1, ..., if goals are sets of states; None if they are states."""
     view: StateMetadata = field(default_factory=StateMetadata)
     """Names of the states, and how they are drawn."""
+
+    # Fields that have the same form in result.json.
+    _plain_fields = (
+        *("status", "certified_radius", "guarantee", "open_goals", "steps", "episodes", "plans", "wall_seconds"),
+        *("reset_action", "warnings", "void"),
+    )
 
     def __repr__(self) -> str:
         problem = f"{self.setting.env} within {self.setting.radius} steps"
@@ -182,10 +188,10 @@ class Result:
         chosen = set(self.goals)
         return {
             "format": MANIFEST_FORMAT,
-            "kind": EXPLORATION_KIND,
+            "kind": RunKind.EXPLORATION,
             **asdict(self.setting),
             "radius_setting": self.setting.radius,
-            **{name: getattr(self, name) for name in _PLAIN_FIELDS},
+            **{name: getattr(self, name) for name in self._plain_fields},
             "radius": self.radius,
             "goals": [self._goal_row_to_json(g) for g in self.goals],
             "other_goals": [self._goal_row_to_json(g) for g in self.certificates if g not in chosen],
@@ -215,17 +221,11 @@ class Result:
     def save(self, path: str | Path) -> Path:
         """Write the result into a folder, in one commit; another run there is not overwritten."""
         folder = check_folder_path("path", path)
-        with open_locked_folder(folder, EXPLORATION_KIND) as held:
+        with open_locked_folder(folder, RunKind.EXPLORATION) as held:
             if held.saved_run is not None:
                 refuse_different_run(held.saved_run, self.setting, self.model)
             held.save_files(results=self.contents())
         return folder
-
-
-_PLAIN_FIELDS = (
-    *("status", "certified_radius", "guarantee", "open_goals", "steps", "episodes", "plans", "wall_seconds"),
-    *("reset_action", "warnings", "void"),
-)  # fields that have the same form in result.json
 
 
 def load_result(path: str | Path) -> Result:
@@ -248,7 +248,7 @@ def load_saved_result(saved: SavedRun) -> Result:
 
 def require_exploration(saved: SavedRun) -> None:
     """Refuse training runs, and name the commands for them."""
-    if saved.kind != EXPLORATION_KIND:
+    if saved.kind != RunKind.EXPLORATION:
         path = quote(str(saved.path))
         test, resume = f"adagoal evaluate {path}", f"adagoal resume {path}"
         raise InputError(f"{saved.path}: a run of adagoal train; test it with: {test}, resume it with: {resume}")
@@ -316,7 +316,7 @@ def _result_from_json(data: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]
     }
     if len(certificates) < len(rows):
         raise ValueError("a goal is there twice")
-    plain = {name: data[name] for name in _PLAIN_FIELDS}
+    plain = {name: data[name] for name in Result._plain_fields}
     return Result(
         setting=settings_from_json({**data, "radius": data["radius_setting"]}),
         radius=data["radius"],

@@ -17,8 +17,7 @@ if TYPE_CHECKING:
     from adagoal.deep.config import Config
     from adagoal.runs.result import Result
 
-MAX_SUMMARY_ROWS = 15
-"""Largest number of goals in the summary of a notebook."""
+MAX_SUMMARY_ROWS = 15  # goals in the summary of a notebook
 NO_GUARANTEE_TEXT = "no guarantee"
 
 

@@ -56,8 +56,6 @@ from adagoal.runs.folder_reader import (
 MIN_SAVE_INTERVAL_SECONDS = 10.0  # a killed run loses at most about this much work, if saves are quick
 MAX_SAVE_TIME_SHARE = 0.03  # share of the run time that saves may take; slow saves become rarer
 
-_STAGED_NAME_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*-([0-9]{6,12})(\.[a-z]{1,8}){1,2}")
-
 
 def save_interval_elapsed(since: float, cost: float) -> bool:
     """Return True if it is time to save, ``since`` seconds after a save that took ``cost`` seconds."""
@@ -79,6 +77,9 @@ def open_locked_folder(path: Path, kind: str) -> Iterator[RunFolder]:
 class RunFolder:
     """A run folder, held for writing: see :func:`open_locked_folder`."""
 
+    # Files under checkpoints/ with other names belong to the user, and are never removed.
+    _staged_name_pattern = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*-([0-9]{6,12})(\.[a-z]{1,8}){1,2}")
+
     def __init__(self, path: Path, kind: str) -> None:
         self.path, self.kind = path, kind
         self._read_error: InputError | None = None
@@ -90,7 +91,7 @@ class RunFolder:
         except InputError as error:
             self._read_error = error
         self._last_save_seconds, self._last_save_time = 0.0, time.monotonic()
-        numbers = (_STAGED_NAME_PATTERN.fullmatch(name) for name in _list_folder(path / CHECKPOINTS_FOLDER))
+        numbers = (self._staged_name_pattern.fullmatch(name) for name in _list_folder(path / CHECKPOINTS_FOLDER))
         self._generation = max((int(match[1]) for match in numbers if match), default=0)
 
     @property
@@ -221,7 +222,7 @@ class RunFolder:
         file_io.remove_partial_files(self.path)
         checkpoints = self.path / CHECKPOINTS_FOLDER
         needed = {staged_file_path(self.path, n, e.generation) for c in manifest.checkpoints for n, e in c.items()}
-        staged = {checkpoints / name for name in _list_folder(checkpoints) if _STAGED_NAME_PATTERN.fullmatch(name)}
+        staged = {checkpoints / name for name in _list_folder(checkpoints) if self._staged_name_pattern.fullmatch(name)}
         for leftover in (*(self.path / name for name in manifest.obsolete_files), *sorted(staged - needed)):
             with contextlib.suppress(OSError):  # a file that cannot be removed does no harm
                 leftover.unlink(missing_ok=True)

@@ -19,27 +19,7 @@ from adagoal.core.types import GridLayout, resolve_number
 from adagoal.envs import observation_keys
 from adagoal.runs.folder_reader import FolderFiles
 
-STATE_METADATA_FILE = "view.json"
 MAX_MAP_CELLS = 10_000_000  # a forged map could otherwise allocate all memory
-
-
-def _pairs_schema(minimum: int) -> dict[str, Any]:
-    number = {"type": "integer", "minimum": minimum, "maximum": 2**31}
-    return {"type": "array", "minItems": 2, "maxItems": 2, "items": number}
-
-
-STATE_METADATA_SCHEMA = object_schema(
-    start=nullable_schema(COUNT_SCHEMA),
-    labels={"type": "array", "items": {"type": "string"}},
-    layout=nullable_schema(
-        object_schema(
-            shape=_pairs_schema(1),
-            cells={"type": "array", "items": _pairs_schema(-1)},
-            walls={"type": "array", "items": _pairs_schema(0)},
-        )
-    ),
-    space=nullable_schema({"type": "object"}),
-)
 
 
 @dataclass(frozen=True)
@@ -50,6 +30,8 @@ class StateMetadata:
     labels: tuple[str, ...] = ()
     layout: GridLayout | None = None
     observation_space: dict[str, Any] | None = None  # see :class:`adagoal.core.types.ObservedStates`
+
+    file_name = "view.json"
 
     def numbered_label(self, state: int) -> str:
         """Return the state's number, with its name if it has one, as plain text."""
@@ -74,13 +56,13 @@ class StateMetadata:
 
     def file_contents(self) -> FileContents:
         """Return the file."""
-        return {STATE_METADATA_FILE: file_io.json_content(self.to_dict())}
+        return {self.file_name: file_io.json_content(self.to_dict())}
 
 
 def read_state_metadata(files: FolderFiles, n_states: int) -> StateMetadata:
     """Read the metadata of ``n_states`` states."""
-    data = files.load_json(STATE_METADATA_FILE, STATE_METADATA_SCHEMA)
-    path = files.folder / STATE_METADATA_FILE
+    data = files.load_json(StateMetadata.file_name, _metadata_schema())
+    path = files.folder / StateMetadata.file_name
     with file_io.report_read_errors(path):
         layout = None if data["layout"] is None else _parse_layout(**data["layout"])
         _check_observation_space(data["space"])
@@ -88,6 +70,21 @@ def read_state_metadata(files: FolderFiles, n_states: int) -> StateMetadata:
     if too_few_cells or len(data["labels"]) > n_states or not 0 <= (data["start"] or 0) < n_states:
         raise InputError(f"{path}: damaged, or not of this run (it is not about its {n_states} states)")
     return StateMetadata(data["start"], tuple(data["labels"]), layout, data["space"])
+
+
+def _metadata_schema() -> dict[str, Any]:
+    def pairs(minimum: int) -> dict[str, Any]:
+        number = {"type": "integer", "minimum": minimum, "maximum": 2**31}
+        return {"type": "array", "items": {"type": "array", "minItems": 2, "maxItems": 2, "items": number}}
+
+    # Cells begin at -1, because a state that is not on the map has the cell (-1, -1).
+    layout = object_schema(shape=pairs(1)["items"], cells=pairs(-1), walls=pairs(0))
+    return object_schema(
+        start=nullable_schema(COUNT_SCHEMA),
+        labels={"type": "array", "items": {"type": "string"}},
+        layout=nullable_schema(layout),
+        space=nullable_schema({"type": "object"}),
+    )
 
 
 def _parse_layout(shape: list[int], cells: list[list[int]], walls: list[list[int]]) -> GridLayout:

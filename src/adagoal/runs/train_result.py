@@ -19,7 +19,7 @@ from adagoal.deep.policy import GoalPolicy
 from adagoal.deep.policy_evaluation import Evaluation, evaluate_policy
 from adagoal.deep.training_history import TrainingHistory
 from adagoal.runs import training_files as files
-from adagoal.runs.folder_reader import SavedRun, read_saved_run
+from adagoal.runs.folder_reader import RunKind, SavedRun, read_saved_run
 from adagoal.runs.run_folder import open_locked_folder
 
 
@@ -106,7 +106,7 @@ class TrainResult:
 
         To resume a run later, give :func:`adagoal.train` the folder as ``out``.
         """
-        with open_locked_folder(check_folder_path("path", path), files.TRAINING_KIND) as folder:
+        with open_locked_folder(check_folder_path("path", path), RunKind.TRAINING) as folder:
             if folder.saved_run is not None:
                 raise InputError(f"{folder.path} already holds a run; choose another folder", name="path")
             folder.save_files({}, self.contents())

@@ -25,7 +25,7 @@ from adagoal.deep.training import Training, TrainingObserver
 from adagoal.deep.training_history import TrainingHistory
 from adagoal.parallel import safe_start
 from adagoal.runs import training_files as files
-from adagoal.runs.folder_reader import SavedRun, no_run, require_run_folder
+from adagoal.runs.folder_reader import RunKind, SavedRun, no_run, require_run_folder
 from adagoal.runs.job import JobMonitor, SaveFiles, run_job
 from adagoal.runs.run_folder import RunFolder, open_locked_folder
 from adagoal.runs.train_result import TrainResult
@@ -33,8 +33,6 @@ from adagoal.runs.training_observers import TensorBoardObserver
 from adagoal.settings.exploration import ExecutionOptions
 from adagoal.settings.fields import check_arguments, declared_settings
 from adagoal.settings.training import TrainingOptions
-
-CHECKPOINT_FILE = "checkpoint.npz"
 
 
 @dataclass(frozen=True)
@@ -61,6 +59,7 @@ class TrainingLimits:
 class TrainingJob:
     """Training as :func:`adagoal.runs.job.run_job` sees it."""
 
+    checkpoint_file = "checkpoint.npz"
     saves_at_start = False  # there is no state before the first cycle
     # An update of the networks is one long compiled call. Waiting for it would make a second Ctrl-C useless.
     interrupt_anywhere = True
@@ -111,7 +110,7 @@ class TrainingJob:
             return SaveFiles({}, {})
         history, policies = self._training.history, self._training.current_policies()
         return SaveFiles(
-            {CHECKPOINT_FILE: arrays_content(*self._training.state(), compress=False)},
+            {self.checkpoint_file: arrays_content(*self._training.state(), compress=False)},
             files.training_file_contents(Status.INTERRUPTED, history, policies, {}),
         )
 
@@ -159,7 +158,7 @@ def start_training(
     path = check_folder_path("out", out)
     if path.exists() and not path.is_dir():
         raise InputError(f"{path} is not a folder", name="out")
-    with open_locked_folder(path, files.TRAINING_KIND) as folder:
+    with open_locked_folder(path, RunKind.TRAINING) as folder:
         if overwrite:
             folder.start_new_run()
         elif folder.saved_run is not None:
@@ -182,7 +181,7 @@ def resume_training(
     """Resume the training run in a folder (:func:`adagoal.resume`); ``steps`` 0 keeps the planned length."""
     safe_start.exit_if_reimported()
     checked = TrainingLimits(**limits)
-    with open_locked_folder(require_run_folder(path), files.TRAINING_KIND) as folder:
+    with open_locked_folder(require_run_folder(path), RunKind.TRAINING) as folder:
         if folder.saved_run is None:
             raise no_run(folder.path, "folder")
         saved = files.require_training(folder.saved_run)
@@ -202,9 +201,9 @@ def restore_training(
 ) -> Training:
     """Return the training of a checkpoint. Code that the folder names is refused before any of it runs."""
     checkpoint = saved.checkpoint_files()
-    path = checkpoint.candidate_paths[CHECKPOINT_FILE][0]
-    with files.name_file_in_errors(checkpoint, CHECKPOINT_FILE):
-        arrays, facts = checkpoint.load_arrays(CHECKPOINT_FILE)
+    path = checkpoint.candidate_paths[TrainingJob.checkpoint_file][0]
+    with files.name_file_in_errors(checkpoint, TrainingJob.checkpoint_file):
+        arrays, facts = checkpoint.load_arrays(TrainingJob.checkpoint_file)
         configs = training_checkpoint.read_configs(facts)
     source = files.resolve_training_env(saved.path, configs[0], env, trust, "adagoal.resume({}, env=...)", set_goal)
     source = replace(source, step_timeout=limits.step_timeout)
