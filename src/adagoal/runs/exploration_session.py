@@ -94,8 +94,11 @@ class ExplorationSession:
 
     def execute(self, monitor: JobMonitor) -> Status:
         """Run the stages; then plan once more for a run that ends early, so its result uses all the data."""
-        self._model_is_saved = True  # by the checkpoint at the start
+        # The checkpoint at the start has saved it, and a model does not change.
+        self._model_is_saved = True
         status = self._run_stages(monitor.after_step)
+        # The checkpoint comes before the last plan, which a resumed run must not see: the uninterrupted run would not
+        # have made it. Without that checkpoint there is no such plan.
         ends_early = not status.finished and self.last_certified is None
         if ends_early and methods.find_method(self.setting.method).can_finalize and monitor.save_checkpoint(final=True):
             with self.run.measure_seconds():
@@ -112,8 +115,9 @@ class ExplorationSession:
             if status is not Status.CERTIFIED or not self.setting.has_growing_radius:
                 return status
             before, self.last_certified = self.last_certified, build_result(self.setting, self.run, status)
+            # Every goal is certified or out of reach: a larger radius adds nothing.
             if ((estimates.D <= estimates.L) | np.isinf(estimates.D)).all():
-                return status  # every goal is certified or out of reach: a larger radius adds nothing
+                return status
             fruitless = fruitless + 1 if before is not None and before.goals == self.last_certified.goals else 0
             if fruitless == 3 and self.setting.budget is None:
                 self._warn_about_fruitless_stages(fruitless)
@@ -136,6 +140,7 @@ class ExplorationSession:
     def result(self, status: Status) -> Result:
         """Return the current result, or that of the last finished stage of a curriculum; void if a check failed."""
         run, estimates = self.run, self.run.estimates
+        # The unfinished stage of a curriculum has certified nothing itself, but its steps count.
         if status is not Status.CERTIFIED and self.last_certified is not None:
             result = replace(
                 self.last_certified,
@@ -152,6 +157,7 @@ class ExplorationSession:
         reasons = list(run.env.void_reasons)
         if contradicted := find_contradicted_goals(result.certificates):
             reasons.append(f"the bounds contradict each other, first those of goal {contradicted[0]}")
+        # A method without a guarantee has no certificates to lose; build_result lists its reasons as warnings.
         if estimates.guarantee and reasons:
             result = replace(result, status=Status.VOID, certified_radius=None, void=reasons)
         return result
@@ -170,6 +176,7 @@ class ExplorationSession:
 
     def checkpoint_files(self) -> SaveFiles:
         """Return the files from which the run continues bit for bit."""
+        # Not compressed, because the run waits for the save.
         checkpoint = {self.checkpoint_file: arrays_content(*self.state(), compress=False)}
         if self.last_certified is not None:
             contents = self.last_certified.contents()
@@ -214,12 +221,14 @@ class ExplorationSession:
         Raise ``ValueError`` if the parts do not fit together. Every array is checked before it reaches a kernel.
         """
         run, env = self.run, self.run.env
+        # The counts come first: the number of states decides the sizes of all other tables.
         run.counts.restore(_select_prefix("counts", arrays))
         S = run.counts.n_states
         if not env.initial_states <= S <= env.state_bound:
             raise ValueError(f"it has {S} states, the environment {env.state_bound}")
         run.goal_space.restore(_select_prefix("goals", arrays), facts["goal_names"])
         run.goal_space.grow_states(S)
+        # The stage before the estimates: setting the radius resets bounds, which are restored after it.
         self._restore_stage(facts["stage"], certified)
         run.estimates.restore(_select_prefix("estimates", arrays), facts["estimates"])
         check_arrays(RUN_HISTORY_SCHEMA, arrays, {"N": run.goal_space.n_goal_numbers})
@@ -227,6 +236,7 @@ class ExplorationSession:
             setattr(run.goal_attempts, name, np.array(arrays[f"attempts.{name}"]))
         run.episode_goals = arrays["episode_goals"].tolist()
         run.episode_reached = arrays["episode_reached"].tolist()
+        # Only the largest error (column 2) may be infinite: the other columns are converted to integers below.
         trace = arrays["trace"].reshape(-1, 4)
         if not np.isfinite(trace[:, [0, 1, 3]]).all():
             raise ValueError("the trace has infinite numbers of steps, episodes or goals")
@@ -235,6 +245,7 @@ class ExplorationSession:
         restore_rng_state(run.rng, facts["rng"])
         env.restore(_select_prefix("world", arrays), facts["world"])
         run.steps, run.seconds = facts["steps"], facts["seconds"]
+        # Compiled loops index tables by these positions without a check, so forged ones must be refused here.
         columns = len(run.estimates.goal_state) if methods.find_method(self.setting.method).uses_goal_rule else 1
         for agent in facts["world"].get("workers", [facts["world"]]):
             state, goal, clock = agent["place"] if agent is not None else (env.start, -1, 0)
@@ -248,6 +259,7 @@ class ExplorationSession:
             return
         if not self.setting.has_growing_radius or certified is None:
             raise ValueError(f"there is no stage {stage} without the result of the one before it")
+        # Multiplied as in the run, so the radii are the same bit for bit. A forged stage ends at an infinite radius.
         radii = [INITIAL_RADIUS]
         while len(radii) < stage and math.isfinite(radii[-1]):
             radii.append(self._growth_factor * radii[-1])
@@ -275,6 +287,7 @@ def build_result(setting: ExplorationSettings, run: ExplorationRun, status: Stat
     """
     estimates, space = run.estimates, run.goal_space
     S = run.counts.n_states
+    # The column with goal_state -1 stands for all unseen goals, so its bounds are no goal's own.
     own = estimates.goal_state[estimates.column[estimates.goals]] >= 0
     visited = np.isin(estimates.goals, space.goals_of_states[:S][run.counts.seen])
     chosen = [int(g) for g in estimates.goals[own] if estimates.D[estimates.column[g]] <= estimates.L]
@@ -291,6 +304,7 @@ def build_result(setting: ExplorationSettings, run: ExplorationRun, status: Stat
         "trace": np.array(run.trace, float).reshape(-1, 4),
         "visits": run.counts.visits.copy(),
     }
+    # Without this table every state is its own goal, which needs no room in the file.
     if not space.goals_are_states:
         arrays["goals_at"] = space.goals_of_states[:S].astype(np.int32)
     if digests is not None:
@@ -323,6 +337,7 @@ def build_result(setting: ExplorationSettings, run: ExplorationRun, status: Stat
 
 def _unverified_assumptions(run: ExplorationRun) -> list[str]:
     """Return warnings about what adagoal cannot check if states are numbered as they are found."""
+    # A wrong predicate looks like a goal that cannot be reached, so a goal without states is worth a warning.
     visited = run.goal_space.goals_of_states[: run.counts.n_states]
     names = enumerate(run.goal_space.names or ())
     lines = [f"no state of the goal {name} was met" for g, name in names if not (visited == g).any()]

@@ -119,10 +119,12 @@ def _manifest_schema() -> dict[str, Any]:
 def read_manifest(path: Path) -> tuple[Manifest, bytes]:
     """Return a manifest and its bytes."""
     with file_io.open_regular_file(path) as (file, size), file_io.report_read_errors(path):
+        # Before reading: a forged manifest of any size must not fill the memory.
         if size > 2**20:
             raise ValueError("larger than a manifest can be")
         raw = file.read(size)
         data = file_io.parse_json(raw)
+        # Before the schema, which would call a folder of a later version damaged.
         number = data.get("format") if isinstance(data, dict) else None
         if isinstance(number, int) and number != MANIFEST_FORMAT:
             text = f"format {number} is not known to this version (it reads format {MANIFEST_FORMAT})"
@@ -136,6 +138,7 @@ def read_manifest(path: Path) -> tuple[Manifest, bytes]:
         manifest = Manifest(data["kind"], data["generation"], tuple(checkpoints), results, tuple(data["obsolete"]))
         if not all(map(is_valid_file_name, names)):
             raise ValueError("it names files that cannot be in a run folder")
+        # Comparing the bytes covers the checksum, and also what a JSON parser forgives: spaces, other orders of keys.
         if manifest.to_bytes() != raw:
             raise InputError(f"{path}: altered or damaged (its checksum does not match)")
     return manifest, raw
@@ -143,6 +146,7 @@ def read_manifest(path: Path) -> tuple[Manifest, bytes]:
 
 def staged_file_path(folder: Path, name: str, generation: int) -> Path:
     """Return where a save writes a file: under a name that no other save uses."""
+    # The number of the save in the name keeps the files of the manifest in force untouched until the commit.
     stem, _, ending = name.partition(".")
     return folder / CHECKPOINTS_FOLDER / f"{stem}-{generation:06d}.{ending}"
 
@@ -168,6 +172,7 @@ class FolderFiles:
     def load_json(self, name: str, schema: Mapping[str, Any] | None = None) -> Any:
         """Read a JSON file; see :func:`adagoal.core.file_formats.check_json_value` for the schema."""
         with self._open_verified(name) as (path, file, size), file_io.report_read_errors(path):
+            # One byte more than allowed, so parse_json refuses a large file instead of parsing a part of it.
             data = file_io.parse_json(file.read(min(size, file_io.MAX_JSON_BYTES + 1)))
             if schema is not None:
                 check_json_value(schema, data)
@@ -186,6 +191,7 @@ class FolderFiles:
         """
         known: file_formats.AxisSizes = {}
 
+        # Shapes and types are checked in the headers, before anything is unpacked: a forged shape costs no memory.
         def check_headers(headers: Mapping[str, file_formats.ArrayHeader]) -> None:
             if schema is not None:
                 facts_entry = {"__facts__": file_formats.ArraySpec("u", optional=facts_schema is None)}
@@ -219,6 +225,7 @@ class FolderFiles:
                     _verify_file_content(path, file, size, self.entries[name])
                     break
                 except InputError as error:
+                    # The error about the regular path is reported; the other paths are only fallbacks.
                     problem = problem or error
             else:
                 assert problem is not None
@@ -228,6 +235,7 @@ class FolderFiles:
 
 def _verify_file_content(path: Path, file: IO[bytes], size: int, entry: ManifestEntry) -> None:
     with file_io.report_read_errors(path):
+        # The size first: if it differs, nothing need be hashed.
         if size != entry.size or hashlib.file_digest(file, "sha256").hexdigest() != entry.sha256:  # type: ignore[arg-type]
             raise InputError(f"{path}: altered or damaged (its content does not match the manifest)")
         file.seek(0)
@@ -253,6 +261,7 @@ class SavedRun:
         for index, entries in enumerate(self.manifest.checkpoints):
             paths = {name: [staged_file_path(self.path, name, entry.generation)] for name, entry in entries.items()}
             files = FolderFiles(self.path, entries, paths)
+            # All files before any is used: a checkpoint is accepted as a whole, or not at all.
             try:
                 files.verify_hashes()
             except InputError as error:
@@ -270,7 +279,8 @@ class SavedRun:
         paths = {}
         for name, entry in self.manifest.results.items():
             own, staged = self.path / name, staged_file_path(self.path, name, entry.generation)
-            paths[name] = [own, staged, own]  # a writer may rename the file between the first two looks
+            # The own name twice: a writer may rename the staged file between the first two attempts.
+            paths[name] = [own, staged, own]
         return FolderFiles(self.path, self.manifest.results, paths)
 
     def warn_about_damage(self) -> None:
@@ -282,6 +292,7 @@ class SavedRun:
 
 def find_saved_run(path: Path) -> SavedRun | None:
     """Return the run in a folder, None if there is no manifest; a damaged manifest is replaced by its copy."""
+    # lexists, because a link without its target is damage, not an empty folder.
     if not any(os.path.lexists(path / name) for name in (MANIFEST_FILE, MANIFEST_BACKUP_FILE)):
         return None
     try:
@@ -318,6 +329,8 @@ def read_saved_run(path: Path, load: Callable[[SavedRun], LoadedT]) -> LoadedT:
                 raise no_run(path)
             return load(saved)
         except InputError:
+            # A commit removes files that a reader of the state before it may still want. Only an error without a
+            # commit in between is about the folder itself.
             if last_commit_stamp(path) == before:
                 raise
 
@@ -333,4 +346,5 @@ def last_commit_stamp(path: Path) -> tuple[int, int, int] | None:
         status = os.stat(path / MANIFEST_FILE, follow_symlinks=False)
     except (OSError, ValueError):
         return None
+    # A commit renames another file to this name, so the inode changes even if the clock is too coarse to tell.
     return status.st_ino, status.st_mtime_ns, status.st_size

@@ -34,12 +34,10 @@ class SaveFiles(NamedTuple):
 class Job(Protocol[ResultT]):
     """What the life cycle needs to know about a run; ``ResultT`` is the type of its result."""
 
+    # Whether a checkpoint can be saved before the first step. Then a folder that cannot be written is noticed at once.
     saves_at_start: bool
-    """Whether a checkpoint can be saved before the first step. Then a folder that cannot be written is noticed at
-    once."""
+    # Whether a second Ctrl-C ends the run at once, without a save. Otherwise it interrupts user code only.
     interrupt_anywhere: bool
-    """Whether a second Ctrl-C ends the run at once, without a save. Otherwise it interrupts user code only, and the
-    run is saved."""
 
     @property
     def has_progress(self) -> bool:
@@ -88,7 +86,9 @@ class JobMonitor:
 
     def after_step(self, progress: Any) -> bool:
         """Call the observer, save a checkpoint if one is due, and return False if the run must end."""
+        # The observer comes first, so it also sees the step after which the run is stopped.
         proceed = call_observer(self._observe, progress) and not self._stop.is_requested
+        # A request to stop wins over the time limit: the status is then "interrupted", not "budget".
         self.is_out_of_time = proceed and time.monotonic() >= self._deadline
         proceed = proceed and not self.is_out_of_time
         if proceed and self._folder is not None and self._job.is_save_due(self._folder):
@@ -147,12 +147,14 @@ def run_job(
             if monitor.is_out_of_time:
                 status = Status.BUDGET
         except KeyboardInterrupt:
-            if job.interrupt_anywhere:  # it may have come in the middle of an update: the state cannot be trusted
+            # It may have come in the middle of an update, so the state cannot be trusted.
+            if job.interrupt_anywhere:
                 raise
         except Exception as error:
             if not monitor.can_save:
                 raise
             failure = error
+        # From here on a signal could only cut off the save that it asks for.
         stop.begin_saving()
         try:
             result = job.result(status)
@@ -161,6 +163,7 @@ def run_job(
             if failure is None:
                 raise
             failure.add_note(f"what had been learnt could not be saved: {type(error).__name__}: {error}")
+            # "from" suppresses the context: the traceback shows the failure of the run, not that of the save.
             raise failure from failure.__cause__
     if failure is None:
         return result
@@ -169,6 +172,7 @@ def run_job(
     failure.add_note(saved)
     if not isinstance(failure, InputError):
         raise failure
+    # The command prints an InputError as one line, without its notes. So the line itself must name the folder.
     longer = type(failure)(f"{failure.reason}; {saved}", failure.name)
     for note in failure.__notes__:
         longer.add_note(note)
@@ -184,8 +188,9 @@ def save_or_rescue(folder: RunFolder, files: SaveFiles, results: FileContents, n
     try:
         folder.save_files(*files)
     except InputError as error:
+        # Before the rescue, which saves into the folder too and so changes has_saved_files.
         earlier = f"; {folder.path} holds an earlier checkpoint, from which the run can go on"
-        earlier = earlier if folder.has_saved_files else ""  # asked before the rescue, which saves there too
+        earlier = earlier if folder.has_saved_files else ""
         raise InputError(f"{error.reason}; {name} {_save_elsewhere(folder, results)}{earlier}", error.name) from error
 
 

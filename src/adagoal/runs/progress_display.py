@@ -62,8 +62,10 @@ class ProgressDisplay:
         raise NotImplementedError
 
     def __enter__(self) -> Self:
+        # Plain lines start after a pause, so short runs print none.
         self._next_update_time = time.monotonic() + (0.0 if self.is_live else PLAIN_LINE_SECONDS)
-        if self.is_live:  # a new one each time: a Live that was stopped would move the cursor up again
+        # A new one each time: a Live that was stopped would move the cursor up again.
+        if self.is_live:
             self._live_display = Live(
                 console=self._console,
                 get_renderable=self._render,
@@ -84,6 +86,7 @@ class ProgressDisplay:
     def __call__(self, *observed: Any) -> None:
         """Update the display, if it is time."""
         now = time.monotonic()
+        # Described only when shown: a run calls this after every rollout.
         if self._is_quiet or (self.throttled and now < self._next_update_time):
             return
         self._next_update_time = now + (0.1 if self.is_live else PLAIN_LINE_SECONDS)
@@ -136,6 +139,7 @@ class ExplorationProgress(ProgressDisplay):
         """Return steps, goals and errors of the run so far."""
         now = time.monotonic()
         self._recent_steps.append((now, run.steps))
+        # The speed of the last 3 seconds: a run becomes faster, because new states make its early plans frequent.
         while len(self._recent_steps) > 2 and now - self._recent_steps[0][0] > 3.0:
             self._recent_steps.popleft()
         then, before = self._recent_steps[0]
@@ -148,6 +152,7 @@ class ExplorationProgress(ProgressDisplay):
         steps = f"{run.steps:,} steps" + (f" ({speed:,.0f}/s)" if speed > 0 else "")
         episodes = f"{len(run.episode_goals):,} episodes"
         goals = f"goals: {n_done} certified, {int(is_open.sum())} open"
+        # Without a guarantee nothing may be called certified, not even while the run goes on.
         if not estimates.guarantee:
             goals = f"goals: {n_done} done, {int(is_open.sum())} open (no guarantee)"
         largest = float(estimates.E[is_open].max(initial=0.0))
@@ -195,6 +200,7 @@ class CostEstimator:
     def __call__(self, run: ExplorationRun) -> bool:
         """Called after every rollout."""
         proceed = call_observer(self._observe, run)
+        # Not after every rollout: an estimate reads the whole trace, and the marks would grow with the run.
         if run.steps >= 1.02 * self._marks[-1][0]:
             self._marks.append((run.steps, run.seconds))
             self.cost_estimate = self._estimate_cost(run)
@@ -208,7 +214,8 @@ class CostEstimator:
         # Early steps are slower: new states make plans frequent. So the rest is charged at the pace of the last half.
         steps, seconds = next(mark for mark in self._marks if mark[0] >= run.steps / 2)
         pace = (run.seconds - seconds) / max(run.steps - steps, 1)
-        memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024  # the tables of the known states are there
+        # The peak so far stands for the whole run: the tables of the known states are allocated by now.
+        memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
         return CostEstimate(total, run.seconds + pace * (total - run.steps), memory, run.steps / total)
 
 

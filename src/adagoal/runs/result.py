@@ -92,7 +92,8 @@ class Result:
         return f"<Result of {problem}, {self.status}: {outcome}, after {self.steps:,} steps>"
 
     def _repr_html_(self) -> str:
-        return result_to_html(self)  # shown by notebooks
+        # Notebooks look for a method of this name.
+        return result_to_html(self)
 
     def goal(self, goal: int | str) -> int:
         """Return the number of a goal given by its number or its name."""
@@ -192,6 +193,7 @@ class Result:
             **asdict(self.setting),
             "radius_setting": self.setting.radius,
             **{name: getattr(self, name) for name in self._plain_fields},
+            # Replaces the radius of the setting, which may be "auto" and is kept as radius_setting.
             "radius": self.radius,
             "goals": [self._goal_row_to_json(g) for g in self.goals],
             "other_goals": [self._goal_row_to_json(g) for g in self.certificates if g not in chosen],
@@ -241,6 +243,7 @@ def load_saved_result(saved: SavedRun) -> Result:
         command = f"adagoal resume {quote(str(saved.path))}"
         raise InputError(f"{saved.path}: the run was cut off before its end; resume it with: {command}")
     result = read_result_files(files, "result.json", "policies.npz")
+    # Not in read_result_files, because the result of a curriculum's stage is stored without them.
     result = replace(result, model=read_stored_model(files), view=read_state_metadata(files, result.n_states))
     saved.warn_about_damage()
     return result
@@ -292,7 +295,8 @@ def refuse_different_run(saved: SavedRun, setting: ExplorationSettings, model: T
     else:
         _, facts = saved.checkpoint_files().load_arrays("checkpoint.npz", facts_schema=RUN_CHECKPOINT_SCHEMA)
         old, finished = facts["setting"], False
-    new = json.loads(json.dumps(asdict(setting)))  # as JSON: tuples become lists
+    # Compared as JSON, in which tuples are lists. A larger budget continues the same run, so budgets may differ.
+    new = json.loads(json.dumps(asdict(setting)))
     differ = [name for name in new if name != "budget" and old[name] != new[name]]
     if not differ and not model_sources.models_equal(read_stored_model(files), model):
         differ = ["the models"]
@@ -305,6 +309,7 @@ def refuse_different_run(saved: SavedRun, setting: ExplorationSettings, model: T
 def settings_from_json(data: Mapping[str, Any]) -> ExplorationSettings:
     """Return the settings among the entries of a checkpoint or a ``result.json``."""
     fields = {name: data[name] for name in ExplorationSettings.__dataclass_fields__}
+    # A tuple again, because settings are compared with those of the caller.
     goal_space = fields.pop("goal_space")
     return ExplorationSettings(**fields, goal_space=None if goal_space is None else tuple(goal_space))
 
@@ -331,6 +336,8 @@ def _result_from_json(data: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]
 
 def _check_result_consistency(result: Result) -> None:
     """Check that the parts of a result speak of the same states, goals and run."""
+    # The schemas check each file by itself. Here a damaged or forged file must fail because of the other one: tables
+    # and maps are indexed by goals and states from both.
     arrays, status = result.arrays, result.status
     goals, policy_goals = set(result.goals), arrays["policy_goals"].tolist()
     trace_steps = arrays["trace"][:, 0]
@@ -368,11 +375,13 @@ def _check_result_consistency(result: Result) -> None:
 
 def find_contradicted_goals(certificates: Mapping[int, Certificate]) -> list[int]:
     """Return goals whose lower bound lies above the upper one, by more than rounding."""
+    # Relative, because bounds of thousands of steps round by more than bounds of a few.
     return [g for g, (low, up) in certificates.items() if low > up + 1e-6 * (1.0 + up)]
 
 
 def _infinity_to_none(value: float) -> float | None:
-    return value if math.isfinite(value) else None  # JSON has no infinity
+    # JSON has no infinity.
+    return value if math.isfinite(value) else None
 
 
 def _none_to_infinity(value: float | None) -> float:

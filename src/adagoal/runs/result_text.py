@@ -39,6 +39,7 @@ def result_to_html(result: Result) -> str:
     ]
     if shown:
         header = _format_row("th", ("goal", "expected steps", "", "worse than the best by at most"))
+        # The longest bound is 0 if the start is the only goal.
         goals = "".join(_format_goal_row(row, max(longest, 1e-9), colour) for row in shown)
         lines.append(f"<table><thead>{header}</thead><tbody>{goals}</tbody></table>")
     if len(rows) > len(shown):
@@ -59,6 +60,8 @@ def _format_summary_line(result: Result) -> str:
 def _format_goal_row(row: dict[str, Any], longest: float, colour: str) -> str:
     lower, upper = row["lower"], row["upper"]
     is_bounded = math.isfinite(upper)
+    # Goals that are not shown do not stretch the scale, so a bar may have to be cut off. A tight interval keeps 1% of
+    # the width, because it would be invisible otherwise.
     left = 100.0 * min(lower / longest, 1.0)
     width = max(100.0 * (upper - lower) / longest, 1.0) if is_bounded else 100.0 - left
     frame = "display:inline-block;position:relative;width:16em;height:0.8em;background:rgba(128,128,128,0.15)"
@@ -159,6 +162,7 @@ def resume_command(result: Result, folder: Path) -> str:
     """
     setting = result.setting
     goals = (setting.goal_sets or {}).get("file")
+    # The folder holds the model of the user, so no environment need be given again.
     env = setting.env if result.model is None else ""
     budget = None
     if result.status is Status.BUDGET:

@@ -51,6 +51,7 @@ class StateMetadata:
         if self.layout is not None:
             walls = np.argwhere(self.layout.walls).tolist()
             layout = {"shape": list(self.layout.shape), "cells": self.layout.cells.tolist(), "walls": walls}
+        # Labels are text from user code; a terminal or a browser would obey control characters in them.
         labels = [to_single_line(label) for label in self.labels]
         return {"start": self.start, "labels": labels, "layout": layout, "space": self.observation_space}
 
@@ -66,6 +67,7 @@ def read_state_metadata(files: FolderFiles, n_states: int) -> StateMetadata:
     with file_io.report_read_errors(path):
         layout = None if data["layout"] is None else _parse_layout(**data["layout"])
         _check_observation_space(data["space"])
+    # The report and policies index states by these tables, so tables of another run must be refused here.
     too_few_cells = layout is not None and len(layout.cells) < n_states
     if too_few_cells or len(data["labels"]) > n_states or not 0 <= (data["start"] or 0) < n_states:
         raise InputError(f"{path}: damaged, or not of this run (it is not about its {n_states} states)")
@@ -95,6 +97,7 @@ def _parse_layout(shape: list[int], cells: list[list[int]], walls: list[list[int
     for pairs in (cell_array, wall_array):
         if (pairs >= np.array(shape)).any():
             raise ValueError("a cell lies outside of the map")
+    # Negative indices would count from the end; the schema allows none for walls.
     blocked = np.zeros((rows, columns), bool)
     blocked[tuple(wall_array.T)] = True
     return GridLayout((rows, columns), cell_array, blocked)
@@ -107,6 +110,7 @@ def _check_observation_space(space: Any) -> None:
     elif space is not None:
         try:
             observation_keys.make_key_reader(space)
+        # The description comes from the file: a forged one has any type, and any depth of nesting.
         except (KeyError, TypeError, AttributeError, RecursionError):
             raise ValueError("it does not say how observations are read") from None
 
@@ -119,7 +123,8 @@ class StateFinder:
         self._lookup: Callable[[Any], int | None] | None = None
 
     def __reduce__(self) -> Any:
-        return StateFinder, (self._metadata, self._digests, self._n_states)  # the lookup cannot be pickled
+        # Without the lookup: it is a closure, which cannot be pickled.
+        return StateFinder, (self._metadata, self._digests, self._n_states)
 
     def __call__(self, observation: Any) -> int | None:
         """Return the state, None for an observation that was never seen."""
@@ -129,6 +134,7 @@ class StateFinder:
             return self._lookup(observation)
         except InputError:
             raise
+        # An object of any class may be passed here, and reading it may raise anything.
         except Exception as error:
             text = f"this is no observation of the environment ({type(error).__name__}: {error})"
             raise InputError(text, "observation") from None
@@ -141,6 +147,7 @@ class StateFinder:
             first = view.observation_space["first"]
             return lambda given: resolve_number(index(given) - first, (), n_states, "observation")
         digests = () if self._digests is None else self._digests
+        # A row of zeros is a state without an observation, such as a virtual start.
         known = {row.tobytes(): state for state, row in enumerate(digests) if row.any()}
         read = observation_keys.make_key_reader(view.observation_space)
         return lambda observation: known.get(observation_keys.hash_state_key(read(observation)))

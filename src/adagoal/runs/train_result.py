@@ -89,6 +89,7 @@ class TrainResult:
 
     def env_source(self, env: Any, trust: bool, call: str) -> EnvSource:
         """Return what makes the environment; ``call`` is what to type if it must be given again."""
+        # A result that was not loaded still has the caller's environment, so no code of a folder is involved.
         if env is None and self.source is not None:
             return self.source
         return files.resolve_training_env(self.folder, self.history.configs[0], env, trust, call)
@@ -119,6 +120,6 @@ def load_training(path: str | Path) -> TrainResult:
 
 def _load_saved_training(saved: SavedRun) -> TrainResult:
     record = files.read_training_record(saved)
-    policies = [files.read_policy(saved, record, run) for run in range(len(record.configs))]
+    policies = files.read_policies(saved, record)
     history, maps = files.read_history(saved, record, policies[0])
     return TrainResult(Status(record.data["status"]), history, policies, maps, saved.path, notes=saved.damage_notes)

@@ -105,6 +105,7 @@ def training_to_json(status: Status, history: TrainingHistory) -> dict[str, Any]
 
 def _collect_provenance() -> dict[str, Any]:
     """Return the command, the machine and the versions behind a number."""
+    # Here, because loading a run must work without JAX.
     import jax
 
     versions = {"python": platform.python_version()}
@@ -155,6 +156,7 @@ def resolve_training_env(
 
     ``call`` is what to type in Python if the environment is an object; ``{}`` in it stands for the folder.
     """
+    # The same environment under another name cannot be told from another environment, so the names must agree.
     given = None if env is None else EnvSource.from_argument(env, set_goal)
     if given is not None and given.name != config.env:
         raise InputError(f"the run in {folder} is on {config.env!r}, not on {given.name!r}", name="env")
@@ -282,6 +284,7 @@ def read_policy(saved: SavedRun, record: TrainingRecord, run: int) -> GoalPolicy
 
 def _check_policy_arrays(arrays: Mapping[str, NDArray[Any]], n_runs: int) -> int:
     """Check the networks of all runs, which have the same shape; return the number of outputs of an actor."""
+    # Counted instead of stored, so the depth cannot contradict the arrays.
     depth = sum(name.startswith("0.weight") for name in arrays)
     if depth == 0:
         raise ValueError("entry '0.weight0' is missing")
@@ -318,6 +321,7 @@ def read_goal_arrays(saved: SavedRun, record: TrainingRecord) -> dict[str, NDArr
         for name, box in arrays.items():
             if ("box" in name or name == "table") and (box[0] > box[1]).any():
                 raise ValueError(f"entry {name!r} is a box that ends before it begins")
+        # Maps are written at the end of a run, all four arrays or none.
         present = {"D", "E", "low", "high"} & arrays.keys()
         if present and (len(present) < 4 or (arrays["low"] > arrays["high"]).any()):
             raise ValueError("the maps are incomplete")
@@ -366,6 +370,7 @@ def read_history(
     with name_file_in_errors(files, TrainingFile.LOG):
         history.rows = training_history.rows_from_csv(files.load_text(TrainingFile.LOG))
         check_json_value({"type": "array", "items": training_history.ROW_SCHEMA}, history.rows)
+        # The curve is in both files. If they differ, the files are of two runs.
         if [history.learning_curve(run) for run in range(n_runs)] != record.learning_curves:
             raise ValueError(f"not of the training that {TrainingFile.RESULT} describes")
     return history, {name: arrays[name] for name in ("D", "E", "low", "high") if name in arrays}

@@ -31,6 +31,7 @@ class TrainingProgress(ProgressDisplay):
         done, planned = history.steps_before_cycle(rows[0]["cycle"] + 1), history.configs[0].steps
         now = time.monotonic()
         if self._first_cycle is None:
+            # Compilation and the start of workers would make the speed look too low for a long time.
             self._first_cycle = now, done
             if self._opening:
                 self.print_line(self._opening)
@@ -74,7 +75,9 @@ class TensorBoardObserver:
                 name = f"{history.configs[run].rule_name}-seed{row['seed']}"
                 self._writers[run] = importlib.import_module("tensorboardX").SummaryWriter(str(self._folder / name))
             for tag in row.keys() - {"run", "seed", "goal_rule", "cycle", "steps"}:
+                # The last row comes twice: after its cycle, and once more when the run ends.
                 if self._last_logged_steps.get((run, tag), -1) < steps:
                     self._writers[run].add_scalar(tag, row[tag], steps)
                     self._last_logged_steps[run, tag] = steps
+            # TensorBoard reads the files while the run goes on.
             self._writers[run].flush()

@@ -52,7 +52,8 @@ class TrainingLimits:
         )
         check_arguments(ExecutionOptions, step_timeout=self.step_timeout)
         check_integer("pause", self.pause, 0, 10**12)
-        if self.tensorboard is not None:  # absolute, because the environment may change the current folder
+        # Absolute, because the environment may change the current folder.
+        if self.tensorboard is not None:
             object.__setattr__(self, "tensorboard", check_folder_path("tensorboard", self.tensorboard))
 
 
@@ -82,7 +83,7 @@ class TrainingJob:
         """Train to the end or the pause, with a test there."""
         training = self._training
         with self._tensorboard as log:
-
+            # The final checkpoint is saved before the test at the pause: from there a run can still be made longer.
             def after_cycle(history: TrainingHistory) -> bool:
                 log(history)
                 proceed = monitor.after_step(history)
@@ -144,6 +145,7 @@ def start_training(
     ``rule`` is the function behind a goal rule ``function:NAME``, ``limits`` are the fields of
     :class:`TrainingLimits`.
     """
+    # Before the lock: a worker that runs the user's script again would find it held by its parent.
     safe_start.exit_if_reimported()
     checked = TrainingLimits(**limits)
 
@@ -205,12 +207,14 @@ def restore_training(
     with files.name_file_in_errors(checkpoint, TrainingJob.checkpoint_file):
         arrays, facts = checkpoint.load_arrays(TrainingJob.checkpoint_file)
         configs = training_checkpoint.read_configs(facts)
+    # Environment and goal rules are resolved before anything is built: only these two name code.
     source = files.resolve_training_env(saved.path, configs[0], env, trust, "adagoal.resume({}, env=...)", set_goal)
     source = replace(source, step_timeout=limits.step_timeout)
     rule = goal_rule if callable(goal_rule) else None
     rules = _resolve_goal_rules(configs, None if callable(goal_rule) else goal_rule, trust)
     first = configs[0]
-    played = min(first.steps, facts["cycle"] * first.episodes * first.horizon)  # all of it stays in the replay buffer
+    # A run cannot become shorter than what was played: all of it stays in the replay buffer.
+    played = min(first.steps, facts["cycle"] * first.episodes * first.horizon)
     length = max(steps, played) if steps else first.steps
     configs = [replace(c, goal_rule=own, steps=length) for c, own in zip(configs, rules, strict=True)]
     try:
