@@ -69,19 +69,25 @@ def train_until_certified(
     config = config.resolve_for_horizon(sizes.horizon, sizes.is_fetch)
     L = min(int(config.radius), config.horizon)
     claim: dict[str, Any] = {"radius": L, "success": success, "slack": slack}
-    Claim(**claim, delta=delta)  # refuses a wrong claim before training starts
+    # Refuses a wrong claim before training starts.
+    Claim(**claim, delta=delta)
     began, certificate = time.monotonic(), None
     starts, goals = _sample_starts_and_goals(source, sizes, space, config.seed)
     for attempt in range(1, MAX_CERTIFICATION_ATTEMPTS + 1):
         pause = -(-config.steps * attempt // MAX_CERTIFICATION_ATTEMPTS)
+        # Positive, because a time limit of 0 is refused.
         minutes_left = max(minutes - (time.monotonic() - began) / 60.0, 1e-9)
         piece: dict[str, Any] = {**limits, "pause": pause, "minutes": minutes_left, "observe": observe}
         if attempt == 1:
             trained = start_training([config], out, source, rule, overwrite=overwrite, **piece)
         else:
+            # The environment and the rule are the caller's own, so trusting the folder adds no code.
             trained = resume_training(out, env=source, goal_rule=rule, trust=True, **piece)
-        if trained.curve()[-1]["steps"] < pause:  # it was stopped before the test at the pause
+        # It was stopped before the test at the pause.
+        if trained.curve()[-1]["steps"] < pause:
             return replace(trained, certificate=certificate)
+        # These shares sum to delta over any number of attempts. Another seed gives every attempt fresh rollouts: those
+        # that have decided when to stop training cannot be used again to certify.
         share = delta / (attempt * (attempt + 1))
         certificate = certify(trained, **claim, delta=share, seed=attempt, workers=checked.workers)
         within = cells_believed_reachable(certificate, goals, _estimate_distances(trained.policy, starts, goals), L)
@@ -105,7 +111,8 @@ def _sample_starts_and_goals(
     """Return starts ``[n, O]`` and test goals ``[n, G]`` by which cells are judged."""
     rng = random_stream(seed, StreamPurpose.JUDGED_GOALS)
     goals = space(rng, N_JUDGED_GOALS)
-    env = GoalEnv(replace(source, step_timeout=None), sizes)  # a timeout would end this process
+    # Without a timeout, which would end this process.
+    env = GoalEnv(replace(source, step_timeout=None), sizes)
     starts = np.stack([env.reset(int(rng.integers(2**31)), goal)[0] for goal in goals])
     env.env.close()
     return starts, goals

@@ -54,14 +54,15 @@ def certify(
     env, trust: as in :meth:`adagoal.deep.TrainResult.evaluate`.
     observe: called as ``observe(open cells, rollouts)`` before every round; False ends the certification.
 
-    Example
-    -------
+    Examples
+    --------
     >>> certification = adagoal.certify("runs/push", radius=50)  # doctest: +SKIP
     >>> certification.share("certified")  # doctest: +SKIP
     """
     claim = Claim(radius, success, delta, slack, halvings, rollouts)
     check_integer("seed", seed, 0, 2**31 - 1)
     check_arguments(TrainingOptions, workers=workers)
+    # After the checks, so a wrong argument is reported without waiting for JAX.
     require_deep_extra()
     from adagoal.deep import certification
     from adagoal.deep.policy_evaluation import open_certification_rollouts
@@ -69,6 +70,7 @@ def certify(
     policy, config, source, steps = _load_trained_policy(training, run, env, trust)
     goals, n_workers = test_goals or config.test_goals, workers or os.cpu_count() or 1
     rollout_pool = open_certification_rollouts(policy, source, config.horizon, goals, radius, seed, n_workers)
+    # At once, because nothing is saved that a second Ctrl-C could damage.
     with stop_on_signals(at_once=True) as stop, rollout_pool as (sample, reach):
 
         def proceed(open_cells: int, played: int) -> bool:
@@ -93,6 +95,7 @@ def _load_trained_policy(
         source = training.env_source(env, trust, "adagoal.certify({}, env=...)")
         return training.policies[run], config, source, int(training.curve(run)[-1]["steps"])
 
+    # Both files in one read, so a save in between cannot mix the settings and the policy of two moments.
     def read(saved: SavedRun) -> tuple[TrainingRecord, GoalPolicy]:
         record = training_files.read_training_record(saved)
         return record, training_files.read_policy(saved, record, run)

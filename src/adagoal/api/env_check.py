@@ -62,18 +62,32 @@ def check_env(
     steps: int = DEFAULT_CHECK_STEPS,
     seed: int = 0,
 ) -> Check:
-    """Try an environment as :func:`adagoal.explore` would use it, for some ``steps`` with random actions.
+    """Try an environment as :func:`adagoal.explore` would use it, with random actions.
 
     A model, or a matrix that defines one, is inspected and not stepped. An environment with goals and continuous
-    actions is tried as :func:`adagoal.train` would use it, with the same ``set_goal``. An environment object is reset
-    and stepped, so pass one that is not in use. ``step_timeout`` is that of ``explore``; with it the check neither
-    compares observations with their space nor looks for action masks.
+    actions is tried as :func:`adagoal.train` would use it.
+
+    Parameters
+    ----------
+    env: a name, a model, a matrix or an environment. An environment is reset and stepped: pass one that is not in use.
+    env_args, start, start_seed, max_states: as for :func:`adagoal.explore`.
+    step_timeout: likewise; with it the check neither compares observations with their space nor looks for action masks.
+    set_goal: as for :func:`adagoal.train`.
+    steps: number of steps to try.
+    seed: of the actions and the environment.
+
+    Examples
+    --------
+    >>> check = adagoal.check_env("grid")
+    >>> check.ok, check.n_states, check.n_actions
+    (True, 20, 4)
     """
     check_integer("steps", steps, 1, 10**9)
     check_integer("seed", seed, 0, 2**31 - 1)
     arguments, start_seed = env_args or {}, registry.parse_start_option(start, start_seed)
     registry.check_env_arguments(arguments, start_seed, max_states)
     check = Check(to_single_line(env if isinstance(env, str) else type(getattr(env, "unwrapped", env)).__name__, 200))
+    # A file, because environments also print from C, past sys.stdout.
     with tempfile.TemporaryFile("w+", errors="replace") as printed:
         with stdout_to_stderr(printed):
             try:
@@ -85,6 +99,7 @@ def check_env(
                     _check_named_env(check, env, options)
                 else:
                     _check_env_object(check, env, env, options)
+            # What is wrong with the environment is part of the answer. Other exceptions are bugs and stay visible.
             except InputError as error:
                 check.errors.append(str(error))
         printed.seek(0)
@@ -117,9 +132,11 @@ def _check_named_env(check: Check, name: str, options: CheckOptions) -> None:
     if model is None:
         assert made is not None
         _check_env_object(check, name, made, options)
-        with contextlib.suppress(Exception, SystemExit):  # the check is finished; errors of close do not matter
+        # The check is finished, so errors of close do not matter.
+        with contextlib.suppress(Exception, SystemExit):
             made.close()
         return
+    # A model with one state more than the environment has a virtual start, because resets draw the start.
     fixed_start = made is None or bool(model.n_states == getattr(made.observation_space, "n", None))
     check.time_limit = None if made is None else env_checker.find_time_limit(made)
     _record_model_properties(check, ModelSimulator(model), fixed_start)
@@ -157,16 +174,17 @@ def _check_env_object(check: Check, named: Any, env: Any, options: CheckOptions)
     inspected = env_checker.InspectionWrapper(env)
     backend: EnvBackend = InProcessEnv(inspected, check.env, options.max_states)
     if options.step_timeout is None:
-        adapter = GymAdapter(
-            env, check.env, options.start_seed, options.max_states
-        )  # without the wrapper, which is slow
+        # Without the wrapper, which is slow and would spoil the measured speed.
+        adapter = GymAdapter(env, check.env, options.start_seed, options.max_states)
     else:
+        # With a timeout the environment lives in a process of its own, where the wrapper cannot look.
         made, _ = registry.make_single_env(named, *options[:4])
         assert isinstance(made, GymAdapter)
         adapter, backend = made, made.backend
     check.n_actions, check.fixed_start = adapter.n_actions, not adapter.start_is_certain
     check.n_states = None if backend.spaces.declared_states is None else adapter.state_bound
     _step_and_record(check, adapter, backend, options)
+    # None: a step failed, so the wrapped environment was not tried to the end.
     if options.step_timeout is None and check.one_generator is not None:
         _record_space_and_masks(check, inspected.findings)
     check.warnings += adapter.warnings
@@ -204,6 +222,7 @@ def _step_and_record(check: Check, adapter: GymAdapter, backend: EnvBackend, opt
         check.warnings.append(
             "not all randomness comes from np_random, so a resumed run is valid but not the same bit for bit"
         )
+        # A void reason, not a warning: repeated draws make the samples of different episodes dependent.
         if isinstance(options.start_seed, int):
             check.void.append(
                 "start_seed reseeds another generator at every reset, so all episodes draw the same numbers"
@@ -245,6 +264,7 @@ def is_training_only_env(name: str) -> bool:
     """Return whether only ``adagoal train`` knows a name: ``point-mass``, and names of gymnasium-robotics."""
     if name == POINT_MASS_NAME:
         return True
+    # A colon names a module, a dot or a slash a file; only plain names can be those of gymnasium-robotics.
     is_unknown = not registry.is_model_name(name) and name not in gymnasium.registry and not set(":./") & set(name)
     if is_unknown and importlib.util.find_spec("gymnasium_robotics") is not None:
         register_robotics_envs()
@@ -269,6 +289,7 @@ def check_goal_env(check: Check, source: EnvSource, steps: int, seed: int) -> No
         check.warnings.append(
             f"the environment has no time limit: training needs a horizon, here {DEFAULT_HORIZON} steps"
         )
+    # A horizon of 0 stands for the time limit of the environment.
     sizes = env_inspection.measure_dimensions(env, source, 0 if check.time_limit else DEFAULT_HORIZON)
     check.goal_size, check.reached_within, check.takes_goals = sizes.goal, sizes.success, sizes.accepts_goals
     goal_env = GoalEnv(source, sizes)
@@ -286,6 +307,7 @@ def check_goal_env(check: Check, source: EnvSource, steps: int, seed: int) -> No
 
 def _step_goal_env(check: Check, goal_env: GoalEnv, steps: int, seed: int) -> None:
     """Record the speed, and whether equal seeds give equal steps."""
+    # The same actions from the same seed: two walks differ only if the environment has other randomness.
     walks = [_random_walk_observations(goal_env, seed) for _ in range(2)]
     check.seed_decides = np.array_equal(walks[0], walks[1])
     if not check.seed_decides:

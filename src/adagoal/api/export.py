@@ -99,6 +99,12 @@ def export(
     out: a folder; by default ``export`` in the folder of the run.
     env: the environment, if the run used an object or code that is not installed.
     trust: run the code that the folder names.
+
+    Examples
+    --------
+    >>> folder = result.save("runs/grid")
+    >>> [path.name for path in adagoal.export(folder, "csv")]
+    ['certificates.csv']
     """
     formats = ("drn", "umb", "csv")
     if format not in formats:
@@ -156,6 +162,7 @@ def _load_exported_run(folder: Path, result: Result, env: api.EnvOverride, trust
     with api.open_restored_session(folder, env, trust) as session:
         estimates, run_env = session.run.estimates, session.run.env
     reset_q = 0.0
+    # If the start is only inferred, the intervals of single transitions are those of the wrapped estimates.
     if isinstance(estimates, UncertainReset):
         reset_q, estimates = estimates.q, estimates.exact
     if not isinstance(estimates, CertifiedExplorer):
@@ -164,12 +171,14 @@ def _load_exported_run(folder: Path, result: Result, env: api.EnvOverride, trust
     if run_env.void_reasons:
         reason = run_env.void_reasons[0]
         raise InputError(f"the certificates of this run are void ({reason}), so its intervals are too", "run")
+    # A run updates its radii when it plans, so a checkpoint may have counts that they do not include yet.
     estimates.confidence.update_radii()
     counts = estimates.counts
     has_known_size = run_env.initial_states == run_env.state_bound
     # New states are numbered in order, so the largest number seen bounds the states that exist.
     n_states = counts.n_states if has_known_size else int(np.flatnonzero(counts.seen).max()) + 1
     label_sets = {f"goal_{g}": np.isin(np.arange(n_states), result.members(g)) for g in result.goals}
+    # "init" is the format's own label of the start; the writer adds it.
     if isinstance(run_env, ModelSimulator):
         label_sets |= {name: members for name, members in run_env.mdp.sets.items() if name != "init"}
     return ExportedRun(run_env, counts, estimates.confidence.empirical_model(), reset_q, n_states, label_sets)
@@ -180,6 +189,7 @@ def _certified_model(run: ExportedRun, comment: str, low: Floats, high: Floats) 
     elsewhere = run.n_states + len(unseen)
     rows = [_choices_of_state(run, s, low, high, elsewhere) for s in range(run.n_states)]
     rows += [[_deterministic_choice("untried", elsewhere), _reset_choice(run, elsewhere)] for _ in unseen]
+    # "Elsewhere" is no step of its own: the step there was counted by the choice that led to it. So this costs nothing.
     anywhere = np.arange(elsewhere)
     rows.append([ExportedChoice("anything", 0.0, anywhere, np.zeros(elsewhere), np.ones(elsewhere))])
     return _join_choices(run, comment, rows, ["unseen", "elsewhere"][-1 - len(unseen) :])
@@ -213,7 +223,7 @@ def _choices_of_state(
         else:
             q = float(model.q[x])
             unseen = [elsewhere] if q > 0 else []
-            # p = p(. | O) * P(O) and P(O) is in [1 - q, 1]
+            # p = p(. | O) * P(O) and P(O) is in [1 - q, 1]: the lower end shrinks, the upper end stays.
             bounds = np.append((1 - q) * ends[0], [0.0] * len(unseen)), np.append(ends[1], [q] * len(unseen))
             choices.append(
                 ExportedChoice(

@@ -97,18 +97,22 @@ def play(
     ----------
     run: the folder of the run; or its result, if the environment numbers its states by itself.
     goals: goals of the result; all by default.
+    episodes: number of attempts for each goal.
+    seed: of the random numbers.
     env: the environment, for a run on an object or on code that is not installed. ``trust`` runs the folder's code.
     step_timeout: as in :func:`adagoal.explore`.
 
-    Example
-    -------
-    >>> trials = adagoal.play("runs/two-room", goals=[5])  # doctest: +SKIP
-    >>> trials[0].mean, trials[0].interval, trials[0].agrees  # doctest: +SKIP
+    Examples
+    --------
+    >>> [trial] = adagoal.play(result, goals=[1], episodes=10)
+    >>> len(trial.steps), trial.agrees
+    (10, True)
     """
     check_integer("episodes", episodes, 1, 10**9)
     check_integer("seed", seed, 0, 2**31 - 1)
     result = run if isinstance(run, Result) else load_result(run)
     chosen = result.goals if goals is None else _select_goals(result, goals)
+    # A union bound over the goals: together they contradict a true certificate with this probability at most.
     alpha = FALSE_CONTRADICTION_PROBABILITY / max(len(chosen), 1)
     options = TrialOptions(episodes, alpha, random_stream(seed, StreamPurpose.TRIAL))
     with contextlib.ExitStack() as stack:
@@ -117,6 +121,7 @@ def play(
         else:
             session = stack.enter_context(api.open_restored_session(Path(run), env, trust, step_timeout))
             tabular_env, counts = session.run.env, session.run.counts
+        # A restored environment continues the random numbers of the run; the trials should depend on their seed only.
         tabular_env.reset_with_seed(seed)
         return [_try_goal(result, goal, options, tabular_env, counts) for goal in chosen]
 
@@ -141,6 +146,7 @@ def _make_new_env(
     source = env_factory.first_env_of_vector(api.resolve_env(setting, env, result.model, trust))
     arguments = setting.env_args if isinstance(source, str) else {}
     made, _ = registry.make_single_env(source, arguments, setting.start_seed, setting.max_states, step_timeout)
+    # States that are numbered as they are found would get other numbers than in the policy.
     if made.initial_states != made.state_bound:
         text = f"the states of {made.name} have their numbers from the run: give the folder of the run"
         raise InputError(text, "run")
@@ -174,14 +180,16 @@ def _play_attempt(
     """Steps of one attempt from s0; a policy of T > 1 stages starts again, after a reset, until it arrives."""
     stages, taken = len(table), 0
     while taken < patience:
-        # built anew each time: an attempt may discover states, for which the policy has no action but the reset
+        # Built anew each time: an attempt may discover states, for which the policy has no action but the reset.
         policy = np.full((stages, counts.n_states, 1), env.n_actions, np.int16)
         policy[:, : table.shape[1], 0] = table
+        # A run ends a rollout to plan again when a pair was tried often enough. A trial must not end then.
         no_count_limit = np.full(len(counts.n), np.iinfo(np.int64).max)
         limit, goal_states = stages if stages > 1 else patience, memberships_from_sets([states], counts.n_states)
         plan = ExplorationPlan(policy, np.zeros(1, np.int64), limit, no_count_limit, goal_states)
         outcome = env.rollout(plan, np.ones(1), counts, rng, patience, 1)
         taken += outcome.steps
+        # The rollout includes the reset after the goal, which does not count. A goal that holds s0 takes 0 steps.
         if any(outcome.reached):
             return float(taken - (env.start not in states))
     return math.inf
@@ -206,17 +214,20 @@ def mean_steps_interval(steps: Floats, patience: float, rest: float, alpha: floa
     expected not to grow if E Z >= m. The upper end is the largest m that is not rejected, and infinite without R.
     """
     threshold = math.log(2.0 / alpha)
+    # Equal attempts are grouped: the search evaluates the wealth many times, and attempts have few different lengths.
     steps, times = np.unique(steps, return_counts=True)
     T = np.minimum(steps, patience)
     mean = float(np.average(T, weights=times))
     low = find_boundary(lambda m: log_wealth(T / m - 1.0, times) >= threshold, mean) if mean > 0.0 else 0.0
     if not math.isfinite(rest):
         return low, math.inf
+    # T itself has no upper bound, and a test of mu >= m needs one. Z has one.
     bound = 2.0 * rest
     Z = np.where(steps > rest, bound, np.minimum(steps, rest))
 
     def is_accepted(m: float) -> bool:
         return log_wealth((m - Z) / (bound - m), times) < threshold
 
+    # The search ends short of 2R, where the bet divides by zero. If nothing was rejected, there is no upper end.
     high = find_boundary(is_accepted, bound * (1.0 - 1e-9))
     return low, high if high < bound * (1.0 - 1e-6) else math.inf

@@ -82,9 +82,15 @@ def train(
         ``out``.
     success, slack, delta: of ``until="certified"``, as for :func:`adagoal.certify`.
     settings: fields of :class:`adagoal.deep.Config` by name: ``steps=100_000, train_goals="scale=2"``.
+
+    Examples
+    --------
+    >>> trained = adagoal.train("point-mass", steps=20_000, out="runs/point-mass")  # doctest: +SKIP
+    >>> trained.success  # doctest: +SKIP
     """
     require_deep_extra()
-    out = None if out is None else check_folder_path("out", out)  # now, because the environment may change the folder
+    # Absolute now, because the environment may change the current folder.
+    out = None if out is None else check_folder_path("out", out)
     from adagoal.api.certified_training import train_until_certified
     from adagoal.deep.goal_envs import EnvSource
     from adagoal.runs.progress_display import observe_with_display
@@ -94,12 +100,14 @@ def train(
     check_arguments(TrainingOptions, seeds=seeds)
     opening = ""
     if configs := _parse_configs(env):
+        # A Config is complete. Merging arguments into it would leave open which of the two counts.
         given = {**settings, "goal_rule": goal_rule, "recipe": None if recipe == AUTO_RECIPE else recipe}
         for name, value in {**given, "seeds": None if seeds == 1 else seeds}.items():
             if value is not None:
                 raise InputError("cannot be combined with a Config; set it there", name)
         source, rule = EnvSource.from_argument(configs[0].env, set_goal), None
     else:
+        # The environment is an argument of its own, so it is no setting here although Config has such a field.
         unknown = settings.keys() - declared_settings(Config).keys() | settings.keys() & {"env"}
         if unknown:
             raise InputError("there is no setting of this name; see adagoal.deep.Config", min(unknown))
@@ -112,6 +120,7 @@ def train(
         source = EnvSource.from_argument(env, set_goal)
         chosen_rule = {} if goal_rule is None else {"goal_rule": goal_rule}
         first = Config(source.name, **{**RECIPES[named_recipe], **chosen_rule, **settings})
+        # Runs side by side differ in their seeds only, so they share one compiled program.
         configs = [replace(first, seed=first.seed + i) for i in range(seeds)]
     claim = _check_claim_arguments(until, len(configs), out, {"success": success, "slack": slack, "delta": delta})
     limits: dict[str, Any] = {"workers": workers, "minutes": minutes, "checkpoint_every": checkpoint_every}

@@ -118,7 +118,7 @@ RUN_CHECKPOINT_SCHEMA = object_schema(
 )
 """JSON part of a checkpoint. The owners of ``estimates``, ``rng`` and ``world`` check these entries themselves."""
 
-# The trace is checked after it is reshaped, so it has no shape here.
+# The trace has no shape here, because one without rows is stored as [0] and not as [0, 4].
 RUN_HISTORY_SCHEMA = {
     "episode_goals": ArraySpec("int32", ("E",), low=-2, below="N"),
     "episode_reached": ArraySpec("bool", ("E",)),

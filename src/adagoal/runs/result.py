@@ -38,7 +38,14 @@ class Certificate(NamedTuple):
 
 @dataclass(frozen=True)
 class Result:
-    """Outcome of :func:`adagoal.explore`; :func:`adagoal.load` returns it again."""
+    """Outcome of :func:`adagoal.explore`; :func:`adagoal.load` returns it again.
+
+    Examples
+    --------
+    The examples of the methods use this result:
+
+    >>> result = adagoal.explore("grid", radius=3, env_args={"rows": 2, "cols": 2}, seed=0)
+    """
 
     setting: ExplorationSettings
     status: Status
@@ -96,37 +103,99 @@ class Result:
         return result_to_html(self)
 
     def goal(self, goal: int | str) -> int:
-        """Return the number of a goal given by its number or its name."""
+        """Return the number of a goal given by its number or its name.
+
+        Parameters
+        ----------
+        goal: its number or its name.
+
+        Examples
+        --------
+        >>> result.goal("(0, 1)")
+        1
+        """
         names = self.view.labels if self.goal_names is None else self.goal_names
         return resolve_number(goal, names, self.n_states if self.goal_names is None else len(names), "goal")
 
     def goal_label(self, goal: int) -> str:
-        """Return the name of a goal."""
+        """Return the name of a goal.
+
+        Parameters
+        ----------
+        goal: its number.
+
+        Examples
+        --------
+        >>> result.goal_label(1)
+        '(0, 1)'
+        """
         return self.label(goal) if self.goal_names is None else to_single_line(self.goal_names[goal])
 
     def members(self, goal: int | str) -> list[int]:
-        """Return the known states of a goal, which is reached in any of them."""
+        """Return the known states of a goal, which is reached in any of them.
+
+        Parameters
+        ----------
+        goal: its number or its name.
+
+        Examples
+        --------
+        >>> result.members(1)
+        [1]
+        """
         number = self.goal(goal)
         if self.goal_names is None:
             return [number]
         return [int(s) for s in np.flatnonzero(membership_mask(self.arrays["goals_at"], number))]
 
     def certificate(self, goal: int | str) -> Certificate:
-        """Return bounds on the expected number of steps from s0 to the goal."""
+        """Return bounds on the expected number of steps from s0 to the goal.
+
+        Parameters
+        ----------
+        goal: number or name of a goal that was seen.
+
+        Examples
+        --------
+        >>> lower, upper = result.certificate(1)
+        >>> 1.0 <= lower < upper
+        True
+        """
         number = self._goal_number(goal)
         if number not in self.certificates:
             raise InputError(f"goal {goal} is not among the goals that were seen")
         return self.certificates[number]
 
     def error(self, goal: int | str) -> float:
-        """Return how many expected steps the goal's policy may be worse than the best one (see ``errors``)."""
+        """Return how many expected steps the goal's policy may be worse than the best one (see ``errors``).
+
+        Parameters
+        ----------
+        goal: number or name of a goal of the result.
+
+        Examples
+        --------
+        >>> result.error(1) <= result.setting.epsilon
+        True
+        """
         number = self._goal_number(goal)
         if number not in self.errors:
             raise InputError(f"goal {goal} is not among the {len(self.goals)} goals of the result")
         return self.errors[number]
 
     def policy(self, goal: int | str) -> Policy:
-        """Return the policy for a goal: (state) -> action, and ``act(observation)``; the reset is ``reset_action``."""
+        """Return the policy for a goal: (state) -> action, and ``act(observation)``; the reset is ``reset_action``.
+
+        Parameters
+        ----------
+        goal: number or name of a goal of the result.
+
+        Examples
+        --------
+        >>> policy = result.policy("(0, 1)")
+        >>> policy(0) == policy.act("(0, 0)")
+        True
+        """
         number = self._goal_number(goal)
         rows = np.flatnonzero(self.arrays["policy_goals"] == number)
         if not len(rows):
@@ -142,15 +211,41 @@ class Result:
 
     @property
     def n_states(self) -> int:
-        """Number of states: all that the environment declares, or else those that were visited."""
+        """Number of states: all that the environment declares, or else those that were visited.
+
+        Examples
+        --------
+        >>> result.n_states
+        4
+        """
         return len(self.arrays.get("observations", self.arrays["visits"]))
 
     def label(self, state: int) -> str:
-        """Return the name of a state, or its number if it has no name."""
+        """Return the name of a state, or its number if it has no name.
+
+        Parameters
+        ----------
+        state: its number.
+
+        Examples
+        --------
+        >>> result.label(3)
+        '(1, 1)'
+        """
         return state_label(self.view.labels, resolve_number(state, (), self.n_states, "state"))
 
     def state(self, label: str) -> int:
-        """Return the state with a name."""
+        """Return the state with a name.
+
+        Parameters
+        ----------
+        label: the name of the state.
+
+        Examples
+        --------
+        >>> result.state("(1, 1)")
+        3
+        """
         return resolve_number(label, [to_single_line(name) for name in self.view.labels], self.n_states, "state")
 
     def table(self) -> list[dict[str, Any]]:
@@ -158,6 +253,11 @@ class Result:
 
         ``within`` says whether the goal is one of the result, ``open`` whether its certificate is unfinished; ``error``
         is NaN for other goals, and ``states`` is the number of its states.
+
+        Examples
+        --------
+        >>> [(row["label"], row["within"]) for row in result.table()][:2]
+        [('(0, 0)', True), ('(0, 1)', True)]
         """
 
         def row(goal: int) -> dict[str, Any]:
@@ -177,7 +277,13 @@ class Result:
         return [row(goal) for goal in (*self.goals, *(g for g in self.certificates if g not in chosen))]
 
     def frame(self) -> Any:
-        """Return the table as a pandas data frame, one row per goal; needs pandas."""
+        """Return the table as a pandas data frame, one row per goal; needs pandas.
+
+        Examples
+        --------
+        >>> result.frame().loc[1, "label"]  # doctest: +SKIP
+        '(0, 1)'
+        """
         try:
             import pandas
         except ImportError:
@@ -185,7 +291,13 @@ class Result:
         return pandas.DataFrame(self.table()).set_index("goal")
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the JSON form: the setting, the outcome, and one row {goal, lower, upper, error} per goal of X."""
+        """Return the JSON form: the setting, the outcome, and one row {goal, lower, upper, error} per goal of X.
+
+        Examples
+        --------
+        >>> result.to_dict()["env"]
+        'grid'
+        """
         chosen = set(self.goals)
         return {
             "format": MANIFEST_FORMAT,
@@ -213,7 +325,13 @@ class Result:
         return {**row, "error": _infinity_to_none(self.errors[goal])} if goal in self.errors else row
 
     def contents(self) -> FileContents:
-        """Return the files: the result, its arrays, names and map of the states, the model if the user gave one."""
+        """Return the files: the result, its arrays, names and map of the states, the model if the user gave one.
+
+        Examples
+        --------
+        >>> sorted(result.contents())
+        ['policies.npz', 'result.json', 'view.json']
+        """
         files: FileContents = {
             "result.json": json_content(self.to_dict()),
             "policies.npz": arrays_content(self.arrays),
@@ -221,7 +339,17 @@ class Result:
         return files | self.view.file_contents() | model_sources.model_folder_contents(self.model)
 
     def save(self, path: str | Path) -> Path:
-        """Write the result into a folder, in one commit; another run there is not overwritten."""
+        """Write the result into a folder, in one commit; another run there is not overwritten.
+
+        Parameters
+        ----------
+        path: the folder; it is created.
+
+        Examples
+        --------
+        >>> result.save("runs/grid").name
+        'grid'
+        """
         folder = check_folder_path("path", path)
         with open_locked_folder(folder, RunKind.EXPLORATION) as held:
             if held.saved_run is not None:

@@ -60,8 +60,8 @@ def _format_summary_line(result: Result) -> str:
 def _format_goal_row(row: dict[str, Any], longest: float, colour: str) -> str:
     lower, upper = row["lower"], row["upper"]
     is_bounded = math.isfinite(upper)
-    # Goals that are not shown do not stretch the scale, so a bar may have to be cut off. A tight interval keeps 1% of
-    # the width, because it would be invisible otherwise.
+    # A goal without an upper bound may begin beyond the longest bound. A tight interval keeps 1% of the width, because
+    # it would be invisible otherwise.
     left = 100.0 * min(lower / longest, 1.0)
     width = max(100.0 * (upper - lower) / longest, 1.0) if is_bounded else 100.0 - left
     frame = "display:inline-block;position:relative;width:16em;height:0.8em;background:rgba(128,128,128,0.15)"
