@@ -98,8 +98,10 @@ def _signature(found: Any) -> str:
 
 
 def _told(docstring: str | None) -> str:
-    """A docstring as Markdown: roles and double ticks become code, the list of parameters a list."""
+    """A docstring as Markdown: roles, double ticks and examples become code, the list of parameters a list."""
     text = _ROLE.sub(r"`\1`", docstring or "").replace("``", "`")
+    text = re.sub(r"^Examples\n-+$", "**Examples**\n", text.replace("  # doctest: +SKIP", ""), flags=re.M)
+    text = re.sub(r"^(>>> .*(?:\n.+)*)", r"```python\n\1\n```", text, flags=re.M)
     before, header, after = text.partition("Parameters\n----------\n")
     if not header:
         return before

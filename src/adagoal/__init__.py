@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from adagoal.api.certify import certify
-    from adagoal.api.check_result import Check
-    from adagoal.api.env_check import check_env
+    from adagoal.api.env_check import Check, check_env
     from adagoal.api.explore import audit, explore, transitions
     from adagoal.api.export import export
     from adagoal.api.policy_trials import Trial, play
@@ -53,7 +52,7 @@ __all__ = [
 _MODULE_OF_NAME = {
     "Certificate": "runs.result",
     "Certification": "deep.certification",
-    "Check": "api.check_result",
+    "Check": "api.env_check",
     "InputError": "core.errors",
     "Model": "envs.model",
     "Page": "report.show",

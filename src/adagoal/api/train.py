@@ -76,7 +76,7 @@ def train(
         everything learnt is saved.
     progress: show a progress bar on standard error, or a line for each test if it is not a terminal.
     observe: called with the history after every cycle; if it returns False, the run ends.
-    tensorboard: folder for the numbers of every cycle (:mod:`adagoal.runs.training_observers`).
+    tensorboard: folder for the numbers of every cycle (:class:`adagoal.runs.training_session.TensorBoardObserver`).
     until: ``"certified"`` ends training earlier, when all cells of test goals that are believed to be within the
         radius are certified (:mod:`adagoal.api.certified_training`); ``result.certificate`` is the map. It needs
         ``out``.
@@ -93,8 +93,7 @@ def train(
     out = None if out is None else check_folder_path("out", out)
     from adagoal.api.certified_training import train_until_certified
     from adagoal.deep.goal_envs import EnvSource
-    from adagoal.runs.progress_display import observe_with_display
-    from adagoal.runs.training_observers import TrainingProgress
+    from adagoal.runs.progress_display import TrainingProgress, observe_with_display
     from adagoal.runs.training_session import start_training
 
     check_arguments(TrainingOptions, seeds=seeds)
@@ -142,8 +141,7 @@ def resume_training(
     """Resume training; see :func:`adagoal.resume` for the arguments."""
     require_deep_extra()
     from adagoal.runs import training_session
-    from adagoal.runs.progress_display import observe_with_display
-    from adagoal.runs.training_observers import TrainingProgress
+    from adagoal.runs.progress_display import TrainingProgress, observe_with_display
 
     with observe_with_display(TrainingProgress() if progress else None, observe) as observer:
         return training_session.resume_training(folder, budget or 0, observe=observer, **options)

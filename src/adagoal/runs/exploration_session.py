@@ -304,7 +304,6 @@ def build_result(setting: ExplorationSettings, run: ExplorationRun, status: Stat
         "trace": np.array(run.trace, float).reshape(-1, 4),
         "visits": run.counts.visits.copy(),
     }
-    # Without this table every state is its own goal, which needs no room in the file.
     if not space.goals_are_states:
         arrays["goals_at"] = space.goals_of_states[:S].astype(np.int32)
     if digests is not None:

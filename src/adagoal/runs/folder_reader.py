@@ -235,7 +235,6 @@ class FolderFiles:
 
 def _verify_file_content(path: Path, file: IO[bytes], size: int, entry: ManifestEntry) -> None:
     with file_io.report_read_errors(path):
-        # The size first: if it differs, nothing need be hashed.
         if size != entry.size or hashlib.file_digest(file, "sha256").hexdigest() != entry.sha256:  # type: ignore[arg-type]
             raise InputError(f"{path}: altered or damaged (its content does not match the manifest)")
         file.seek(0)

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, NamedTuple, Self, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -24,6 +24,9 @@ from rich.text import Text
 
 from adagoal.core.exploration_run import ExplorationRun, RunObserver
 from adagoal.core.user_code import call_observer
+
+if TYPE_CHECKING:
+    from adagoal.deep.training_history import TrainingHistory
 
 PLAIN_LINE_SECONDS = 10.0  # between two plain lines of an exploration
 
@@ -163,6 +166,37 @@ class ExplorationProgress(ProgressDisplay):
         share = None if total is None else min(run.steps / total, 1.0)
         lines = ["   ".join([steps, episodes, *left]), "   ".join([goals, error])]
         return Progress(lines, share, "  ".join([steps, episodes, goals, error, *left]))
+
+
+class TrainingProgress(ProgressDisplay):
+    """Progress of training: one plain line per test if the display is not live. ``opening`` is printed first."""
+
+    throttled = False
+
+    def __init__(self, quiet: bool = False, opening: str = "") -> None:
+        super().__init__(quiet)
+        self._opening = opening
+        self._first_cycle: tuple[float, int] | None = None  # time and steps: everything before is start-up
+        self._test_text = ""
+
+    def describe(self, history: TrainingHistory) -> Progress:
+        """Return the steps, the speed and the last test result."""
+        rows = history.rows[-len(history.configs) :]
+        done, planned = history.steps_before_cycle(rows[0]["cycle"] + 1), history.configs[0].steps
+        now = time.monotonic()
+        if self._first_cycle is None:
+            # Compilation and the start of workers would make the speed look too low for a long time.
+            self._first_cycle = now, done
+            if self._opening:
+                self.print_line(self._opening)
+        then, before = self._first_cycle
+        speed = (done - before) / max(now - then, 1e-9)
+        is_tested = "success" in rows[0]
+        if is_tested:
+            success = " ".join(f"{row['success']:.2f}" for row in rows)
+            self._test_text = f"  success {success} (at {rows[0]['steps']})"  # a cycle begins with its test
+        line = f"{done} / {planned} steps  {speed:.0f} steps/s a run{self._test_text}"
+        return Progress([line], min(done / planned, 1.0), line if is_tested else "")
 
 
 class CertificationProgress(ProgressDisplay):

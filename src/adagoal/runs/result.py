@@ -99,7 +99,6 @@ class Result:
         return f"<Result of {problem}, {self.status}: {outcome}, after {self.steps:,} steps>"
 
     def _repr_html_(self) -> str:
-        # Notebooks look for a method of this name.
         return result_to_html(self)
 
     def goal(self, goal: int | str) -> int:

@@ -239,8 +239,7 @@ class RunFolder:
         needed = {staged_file_path(self.path, n, e.generation) for c in manifest.checkpoints for n, e in c.items()}
         staged = {checkpoints / name for name in _list_folder(checkpoints) if self._staged_name_pattern.fullmatch(name)}
         for leftover in (*(self.path / name for name in manifest.obsolete_files), *sorted(staged - needed)):
-            # A file that cannot be removed does no harm.
-            with contextlib.suppress(OSError):
+            with contextlib.suppress(OSError):  # a file that cannot be removed does no harm
                 leftover.unlink(missing_ok=True)
 
     def _write_manifest_backup(self, manifest: Manifest, raw: bytes) -> None:

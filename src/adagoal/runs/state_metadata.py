@@ -97,7 +97,6 @@ def _parse_layout(shape: list[int], cells: list[list[int]], walls: list[list[int
     for pairs in (cell_array, wall_array):
         if (pairs >= np.array(shape)).any():
             raise ValueError("a cell lies outside of the map")
-    # Negative indices would count from the end; the schema allows none for walls.
     blocked = np.zeros((rows, columns), bool)
     blocked[tuple(wall_array.T)] = True
     return GridLayout((rows, columns), cell_array, blocked)

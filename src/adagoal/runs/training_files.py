@@ -156,7 +156,6 @@ def resolve_training_env(
 
     ``call`` is what to type in Python if the environment is an object; ``{}`` in it stands for the folder.
     """
-    # The same environment under another name cannot be told from another environment, so the names must agree.
     given = None if env is None else EnvSource.from_argument(env, set_goal)
     if given is not None and given.name != config.env:
         raise InputError(f"the run in {folder} is on {config.env!r}, not on {given.name!r}", name="env")
@@ -284,7 +283,6 @@ def read_policy(saved: SavedRun, record: TrainingRecord, run: int) -> GoalPolicy
 
 def _check_policy_arrays(arrays: Mapping[str, NDArray[Any]], n_runs: int) -> int:
     """Check the networks of all runs, which have the same shape; return the number of outputs of an actor."""
-    # Counted instead of stored, so the depth cannot contradict the arrays.
     depth = sum(name.startswith("0.weight") for name in arrays)
     if depth == 0:
         raise ValueError("entry '0.weight0' is missing")

@@ -8,10 +8,12 @@ be resumed, tested and looked at as it was at its last save.
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import TracebackType
 from typing import Any
 
 from adagoal import goal_rules
@@ -29,10 +31,46 @@ from adagoal.runs.folder_reader import RunKind, SavedRun, no_run, require_run_fo
 from adagoal.runs.job import JobMonitor, SaveFiles, run_job
 from adagoal.runs.run_folder import RunFolder, open_locked_folder
 from adagoal.runs.train_result import TrainResult
-from adagoal.runs.training_observers import TensorBoardObserver
 from adagoal.settings.exploration import ExecutionOptions
 from adagoal.settings.fields import check_arguments, declared_settings
 from adagoal.settings.training import TrainingOptions
+
+
+class TensorBoardObserver:
+    """Writes the numbers of training runs for TensorBoard, one series per run and number. Use as a context manager.
+
+    ``folder`` gets one folder per run, named by goal rule and seed. This needs ``pip install 'adagoal[tensorboard]'``.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        if importlib.util.find_spec("tensorboardX") is None:
+            raise InputError("this needs tensorboardX: pip install 'adagoal[tensorboard]'", name="tensorboard")
+        self._folder = folder
+        self._writers: dict[int, Any] = {}
+        self._last_logged_steps: dict[tuple[int, str], int] = {}  # by run and number
+
+    def __enter__(self) -> TensorBoardObserver:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for writer in self._writers.values():
+            writer.close()
+
+    def __call__(self, history: TrainingHistory) -> None:
+        """Write the last row of each run, without numbers that were written before."""
+        for row in history.rows[-len(history.configs) :]:
+            run, steps = row["run"], row["steps"]
+            if run not in self._writers:
+                name = f"{history.configs[run].rule_name}-seed{row['seed']}"
+                self._writers[run] = importlib.import_module("tensorboardX").SummaryWriter(str(self._folder / name))
+            for tag in row.keys() - {"run", "seed", "goal_rule", "cycle", "steps"}:
+                # The last row comes twice: after its cycle, and once more when the run ends.
+                if self._last_logged_steps.get((run, tag), -1) < steps:
+                    self._writers[run].add_scalar(tag, row[tag], steps)
+                    self._last_logged_steps[run, tag] = steps
+            self._writers[run].flush()
 
 
 @dataclass(frozen=True)
