@@ -84,15 +84,16 @@ def certify(
 def _load_trained_policy(
     training: str | Path | TrainResult, run: int, env: Any, trust: bool
 ) -> tuple[GoalPolicy, Config, EnvSource, int]:
-    """Policy, settings, environment and training steps of a run."""
+    """Return the policy, the settings, the environment and the training steps of a run."""
     from adagoal.runs import training_files
     from adagoal.runs.folder_reader import read_saved_run
     from adagoal.runs.train_result import TrainResult
 
+    call = "adagoal.certify({}, env=...)"
     if isinstance(training, TrainResult):
         check_integer("run", run, 0, len(training.policies) - 1)
         config = training.history.configs[run]
-        source = training.env_source(env, trust, "adagoal.certify({}, env=...)")
+        source = training.env_source(env, trust, call)
         return training.policies[run], config, source, int(training.curve(run)[-1]["steps"])
 
     # Both files in one read, so a save in between cannot mix the settings and the policy of two moments.
@@ -101,9 +102,5 @@ def _load_trained_policy(
         return record, training_files.read_policy(saved, record, run)
 
     record, policy = read_saved_run(check_folder_path("training", training), read)
-    return (
-        policy,
-        record.configs[run],
-        record.env_source(env, trust, "adagoal.certify({}, env=...)"),
-        record.data["steps"],
-    )
+    source = record.env_source(env, trust, call)
+    return policy, record.configs[run], source, record.data["steps"]

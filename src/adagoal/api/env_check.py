@@ -195,7 +195,7 @@ class CheckOptions(NamedTuple):
 
 
 def _check_named_env(check: Check, name: str, options: CheckOptions) -> None:
-    if is_training_only_env(name):
+    if _is_training_only(name):
         _check_training_env(check, name, options)
         return
     model = registry.make_exact_model(name, options.env_args, options.start_seed)
@@ -233,15 +233,17 @@ def _record_model_properties(check: Check, env: ModelSimulator, fixed_start: boo
 
 def _check_env_object(check: Check, named: Any, env: Any, options: CheckOptions) -> None:
     """Step an environment; ``named`` is the name or object that the user gave."""
-    if is_goal_conditioned(env):
+    space, goal_keys = getattr(env, "observation_space", None), env_inspection.GOAL_OBSERVATION_KEYS
+    has_goals = isinstance(space, spaces.Dict) and all(key in space.spaces for key in goal_keys)
+    # Goals alone do not decide: an environment with goals and discrete actions can be explored.
+    if has_goals and isinstance(env.action_space, spaces.Box):
         _check_training_env(check, named, options)
         return
     if options.set_goal is not None:
         raise InputError("is for goal-conditioned environments with continuous actions", "set_goal")
     if not isinstance(env, gymnasium.Env):
-        raise InputError(
-            f"must be a name, a file, a matrix, a Model or a Gymnasium environment, not {type(env).__name__}", "env"
-        )
+        text = f"must be a name, a file, a matrix, a Model or a Gymnasium environment, not {type(env).__name__}"
+        raise InputError(text, "env")
     check.known_model = registry.make_exact_model(env, {}, options.start_seed) is not None
     check.time_limit, check.observations = env_checker.find_time_limit(env), to_single_line(env.observation_space, 100)
     inspected = env_checker.InspectionWrapper(env)
@@ -259,7 +261,10 @@ def _check_env_object(check: Check, named: Any, env: Any, options: CheckOptions)
     _step_and_record(check, adapter, backend, options)
     # None: a step failed, so the wrapped environment was not tried to the end.
     if options.step_timeout is None and check.one_generator is not None:
-        _record_space_and_masks(check, inspected.findings)
+        invalid = inspected.findings.invalid_observation
+        check.in_space, check.action_masks = invalid is None, inspected.findings.has_action_mask
+        if invalid is not None:
+            check.warnings.append(f"the observation {invalid} is not in the observation space")
     check.warnings += adapter.warnings
     check.void += adapter.void_reasons
     check.plan += _describe_exploration(check, adapter)
@@ -269,7 +274,7 @@ def _check_training_env(check: Check, named: Any, options: CheckOptions) -> None
     for name in ("env_args", "start_seed", "max_states", "step_timeout"):
         if getattr(options, name) not in ({}, None):
             raise InputError("is for explorations; this environment is for adagoal train", name)
-    check_goal_env(check, EnvSource.from_argument(named, options.set_goal), options.steps, options.seed)
+    _check_goal_env(check, EnvSource.from_argument(named, options.set_goal), options.steps, options.seed)
 
 
 def _step_and_record(check: Check, adapter: GymAdapter, backend: EnvBackend, options: CheckOptions) -> None:
@@ -282,30 +287,21 @@ def _step_and_record(check: Check, adapter: GymAdapter, backend: EnvBackend, opt
         (check.void if walk.steps else check.errors).append(str(walk.failure))
         return
     try:
-        check.seed_decides, check.one_generator = (
-            env_checker.is_seed_reproducible(backend),
-            env_checker.uses_only_np_random(backend),
-        )
+        # Both together: None must mean that neither was tried to the end.
+        tried = env_checker.is_seed_reproducible(backend), env_checker.uses_only_np_random(backend)
+        check.seed_decides, check.one_generator = tried
     except InputError as error:
         check.void.append(str(error))
         return
     if not check.seed_decides:
         check.warnings.append("the same seed does not give the same steps, so a run cannot be repeated")
     if not check.one_generator:
-        check.warnings.append(
-            "not all randomness comes from np_random, so a resumed run is valid but not the same bit for bit"
-        )
+        text = "not all randomness comes from np_random, so a resumed run is valid but not the same bit for bit"
+        check.warnings.append(text)
         # A void reason, not a warning: repeated draws make the samples of different episodes dependent.
         if isinstance(options.start_seed, int):
-            check.void.append(
-                "start_seed reseeds another generator at every reset, so all episodes draw the same numbers"
-            )
-
-
-def _record_space_and_masks(check: Check, findings: env_checker.EnvFindings) -> None:
-    check.in_space, check.action_masks = findings.invalid_observation is None, findings.has_action_mask
-    if findings.invalid_observation is not None:
-        check.warnings.append(f"the observation {findings.invalid_observation} is not in the observation space")
+            text = "start_seed reseeds another generator at every reset, so all episodes draw the same numbers"
+            check.void.append(text)
 
 
 def _describe_exploration(check: Check, env: TabularEnv) -> list[str]:
@@ -325,16 +321,12 @@ def _describe_exploration(check: Check, env: TabularEnv) -> list[str]:
         plan.append("leaves out the actions that masks (action_mask in info) rule out")
     if check.time_limit is not None:
         plan.append(f"ignores the time limit of {check.time_limit} steps")
-    plan.append(
-        "can be audited"
-        if check.known_model
-        else "cannot be audited, because no exact model is known; adagoal play works"
-    )
-    return plan
+    without_model = "cannot be audited, because no exact model is known; adagoal play works"
+    return [*plan, "can be audited" if check.known_model else without_model]
 
 
-def is_training_only_env(name: str) -> bool:
-    """Return whether only ``adagoal train`` knows a name: ``point-mass``, and names of gymnasium-robotics."""
+def _is_training_only(name: str) -> bool:
+    """Return True for ``point-mass`` and for names of gymnasium-robotics, which only training knows."""
     if name == POINT_MASS_NAME:
         return True
     # A colon names a module, a dot or a slash a file; only plain names can be those of gymnasium-robotics.
@@ -344,24 +336,14 @@ def is_training_only_env(name: str) -> bool:
     return is_unknown and name in gymnasium.registry
 
 
-def is_goal_conditioned(env: Any) -> bool:
-    """Return whether an environment is for training: it has goals and continuous actions."""
-    space = getattr(env, "observation_space", None)
-    has_goals = isinstance(space, spaces.Dict) and all(
-        key in space.spaces for key in env_inspection.GOAL_OBSERVATION_KEYS
-    )
-    return has_goals and isinstance(env.action_space, spaces.Box)
-
-
-def check_goal_env(check: Check, source: EnvSource, steps: int, seed: int) -> None:
+def _check_goal_env(check: Check, source: EnvSource, steps: int, seed: int) -> None:
     """Measure the environment as training does, step it, and describe what training will do with it."""
     env = source.make_env()
     check.observations = to_single_line(env.observation_space, 100)
     check.time_limit = env_inspection.declared_time_limit(env) or None
     if check.time_limit is None:
-        check.warnings.append(
-            f"the environment has no time limit: training needs a horizon, here {DEFAULT_HORIZON} steps"
-        )
+        text = f"the environment has no time limit: training needs a horizon, here {DEFAULT_HORIZON} steps"
+        check.warnings.append(text)
     # A horizon of 0 stands for the time limit of the environment.
     sizes = env_inspection.measure_dimensions(env, source, 0 if check.time_limit else DEFAULT_HORIZON)
     check.goal_size, check.reached_within, check.takes_goals = sizes.goal, sizes.success, sizes.accepts_goals
@@ -384,9 +366,8 @@ def _step_goal_env(check: Check, goal_env: GoalEnv, steps: int, seed: int) -> No
     walks = [_random_walk_observations(goal_env, seed) for _ in range(2)]
     check.seed_decides = np.array_equal(walks[0], walks[1])
     if not check.seed_decides:
-        check.warnings.append(
-            "the same seed does not give the same steps, so training cannot be repeated or resumed bit for bit"
-        )
+        text = "the same seed does not give the same steps, so training cannot be repeated or resumed bit for bit"
+        check.warnings.append(text)
     rng, began = np.random.default_rng(seed), time.perf_counter()
     while check.steps < steps:
         goal_env.reset(int(rng.integers(2**31)))

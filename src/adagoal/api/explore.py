@@ -221,10 +221,7 @@ def resume_exploration(
 
 @contextlib.contextmanager
 def open_restored_session(
-    folder: Path,
-    env: EnvOverride,
-    trust: bool,
-    step_timeout: float | None = None,
+    folder: Path, env: EnvOverride, trust: bool, step_timeout: float | None = None
 ) -> Iterator[ExplorationSession]:
     """Open the last checkpoint of a folder for inspection, without its goal rule and the code of its goals.
 

@@ -49,8 +49,8 @@ from adagoal.envs.storm_formats import ExplicitModel
 from adagoal.planning.model_arrays import EmpiricalModel
 from adagoal.runs.result import Result, load_result
 
+# Smallest lower end in the graph-preserving model. Model checkers treat 0 as "no edge", so it must be positive.
 MIN_GRAPH_PROBABILITY = 1e-9
-"""Smallest lower end in the graph-preserving model. Model checkers treat 0 as "no edge", so it must be positive."""
 
 
 class ExportedRun(NamedTuple):
@@ -62,11 +62,7 @@ class ExportedRun(NamedTuple):
     reset_q: float  # largest probability with which the reset leads elsewhere; 0: the start is certain
     n_states: int  # N: the states of the run that are written
     label_sets: dict[str, Bools]  # by label, whether a state has it [N]
-
-    @property
-    def has_known_size(self) -> bool:
-        """Whether the number of states is known."""
-        return self.env.initial_states == self.env.state_bound
+    has_known_size: bool  # whether the number of states is known
 
 
 class ExportedChoice(NamedTuple):
@@ -181,7 +177,8 @@ def _load_exported_run(folder: Path, result: Result, env: api.EnvOverride, trust
     # "init" is the format's own label of the start; the writer adds it.
     if isinstance(run_env, ModelSimulator):
         label_sets |= {name: members for name, members in run_env.mdp.sets.items() if name != "init"}
-    return ExportedRun(run_env, counts, estimates.confidence.empirical_model(), reset_q, n_states, label_sets)
+    empirical = estimates.confidence.empirical_model()
+    return ExportedRun(run_env, counts, empirical, reset_q, n_states, label_sets, has_known_size)
 
 
 def _certified_model(run: ExportedRun, comment: str, low: Floats, high: Floats) -> ExplicitModel:
@@ -209,27 +206,26 @@ def _choices_of_state(
     ``elsewhere`` is the state for unobserved successors; None: the model omits them.
     """
     model, counts, choices = run.empirical, run.counts, []
+    action_names = run.env.mdp.actions if isinstance(run.env, ModelSimulator) else ()
     for action in range(0 if counts.terminal[state] else counts.n_actions):
         x = state * counts.n_actions + action
         if counts.absent[x]:
             continue
+        name = action_names[x] if action_names else f"a{action}"
         used = slice(int(model.support[x]))
         successors, ends = model.successor[x, used].astype(np.int64), (low[x, used], high[x, used])
         if elsewhere is None:
             if model.support[x]:
-                choices.append(ExportedChoice(_exported_action_name(run, x), 1.0, successors, *ends))
+                choices.append(ExportedChoice(name, 1.0, successors, *ends))
         elif not model.support[x]:
-            choices.append(_deterministic_choice(_exported_action_name(run, x), elsewhere))
+            choices.append(_deterministic_choice(name, elsewhere))
         else:
             q = float(model.q[x])
             unseen = [elsewhere] if q > 0 else []
             # p = p(. | O) * P(O) and P(O) is in [1 - q, 1]: the lower end shrinks, the upper end stays.
             bounds = np.append((1 - q) * ends[0], [0.0] * len(unseen)), np.append(ends[1], [q] * len(unseen))
-            choices.append(
-                ExportedChoice(
-                    _exported_action_name(run, x), 1.0, np.append(successors, unseen).astype(np.int64), *bounds
-                )
-            )
+            successors = np.append(successors, unseen).astype(np.int64)
+            choices.append(ExportedChoice(name, 1.0, successors, *bounds))
     return [*choices, _reset_choice(run, elsewhere)]
 
 
@@ -268,11 +264,6 @@ def _join_choices(run: ExportedRun, comment: str, rows: list[list[ExportedChoice
 def _exported_state_name(run: ExportedRun, state: int) -> str:
     labels = run.env.labels
     return labels[state] if state < len(labels) else ""
-
-
-def _exported_action_name(run: ExportedRun, pair: int) -> str:
-    names = run.env.mdp.actions if isinstance(run.env, ModelSimulator) else ()
-    return names[pair] if names else f"a{pair % run.counts.n_actions}"
 
 
 def _policies_to_json(run: ExportedRun, result: Result) -> dict[str, Any]:

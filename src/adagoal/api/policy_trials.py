@@ -13,7 +13,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -29,12 +29,11 @@ from adagoal.core.types import Actions, Floats
 from adagoal.envs import env_factory, registry
 from adagoal.runs.result import Certificate, Result, load_result
 
+# An attempt is given up after this many times the certified steps, or the radius if nothing is certified.
 PATIENCE_FACTOR = 100
-"""An attempt is given up after this many times the certified steps, or the radius if nothing is certified."""
+# An attempt is given up after this many steps in any case: a number in a file must not cause days of play.
 MAX_ATTEMPT_STEPS = 10**6
-"""An attempt is given up after this many steps in any case: a number in a file must not cause days of play."""
-FALSE_CONTRADICTION_PROBABILITY = 0.01
-"""Probability that a true certificate is contradicted, all goals together."""
+FALSE_CONTRADICTION_PROBABILITY = 0.01  # that a true certificate is contradicted, all goals together
 
 
 @dataclass(frozen=True)
@@ -73,14 +72,6 @@ class Trial:
         return facts | dict(zip(names, finite, strict=True)) | {"gave_up": gave_up, "agrees": self.agrees}
 
 
-class TrialOptions(NamedTuple):
-    """Options of the trials of all goals."""
-
-    episodes: int
-    alpha: float
-    rng: np.random.Generator
-
-
 def play(
     run: str | Path | Result,
     goals: Sequence[int | str] | None = None,
@@ -114,7 +105,7 @@ def play(
     chosen = result.goals if goals is None else _select_goals(result, goals)
     # A union bound over the goals: together they contradict a true certificate with this probability at most.
     alpha = FALSE_CONTRADICTION_PROBABILITY / max(len(chosen), 1)
-    options = TrialOptions(episodes, alpha, random_stream(seed, StreamPurpose.TRIAL))
+    rng = random_stream(seed, StreamPurpose.TRIAL)
     with contextlib.ExitStack() as stack:
         if isinstance(run, Result):
             tabular_env, counts = _make_new_env(result, env, trust, step_timeout)
@@ -123,7 +114,7 @@ def play(
             tabular_env, counts = session.run.env, session.run.counts
         # A restored environment continues the random numbers of the run; the trials should depend on their seed only.
         tabular_env.reset_with_seed(seed)
-        return [_try_goal(result, goal, options, tabular_env, counts) for goal in chosen]
+        return [_try_goal(result, goal, episodes, alpha, tabular_env, counts, rng) for goal in chosen]
 
 
 def _select_goals(result: Result, goals: Any) -> list[int]:
@@ -153,20 +144,28 @@ def _make_new_env(
     return made, TransitionCounts(made.initial_states, made.n_actions, made.start)
 
 
-def _try_goal(result: Result, goal: int, options: TrialOptions, env: TabularEnv, counts: TransitionCounts) -> Trial:
+def _try_goal(
+    result: Result,
+    goal: int,
+    episodes: int,
+    alpha: float,
+    env: TabularEnv,
+    counts: TransitionCounts,
+    rng: np.random.Generator,
+) -> Trial:
     policy, certificate = result.policy(goal), result.certificate(goal)
     is_certified = math.isfinite(certificate.upper)
     expected = max(certificate.upper if is_certified else result.radius, 1.0)
     patience = math.ceil(min(PATIENCE_FACTOR * expected, MAX_ATTEMPT_STEPS))
     states = result.members(goal)
-    steps = [_play_attempt(policy.actions, states, patience, env, counts, options.rng) for _ in range(options.episodes)]
+    steps = [_play_attempt(policy.actions, states, patience, env, counts, rng) for _ in range(episodes)]
     has_label = result.goal_names is not None or goal < len(result.view.labels)
     label = result.goal_label(goal) if has_label else ""
     # A certified policy needs at most radius + 1 + epsilon steps from any state (lemmas 6 and M4). The factor 2 is a
     # margin for a reset that is only inferred (lemma 10). A policy of several stages starts again after its last stage.
     from_anywhere = 2.0 * (result.radius + 1.0 + result.setting.epsilon)
     rest = from_anywhere if policy.stationary else len(policy.actions) + 1.0 + certificate.upper
-    return Trial(goal, label, certificate, np.array(steps), patience, rest if is_certified else math.inf, options.alpha)
+    return Trial(goal, label, certificate, np.array(steps), patience, rest if is_certified else math.inf, alpha)
 
 
 def _play_attempt(

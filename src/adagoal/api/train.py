@@ -114,7 +114,10 @@ def train(
         opening = describe_auto_recipe(recipe, named_recipe)
         rule = goal_rule if callable(goal_rule) else None
         if callable(goal_rule):
-            _check_rule_fields(goal_rule)
+            # Counts per goal exist for finite goals only.
+            if missing := goal_rules.required_fields(goal_rule, KNOWN_GOAL_FIELDS) - DECLARABLE_GOAL_FIELDS:
+                text = f"needs {', '.join(sorted(missing))}, which is counted goal by goal; deep goals are continuous"
+                raise InputError(text, name="goal_rule")
             goal_rule = FUNCTION_RULE_PREFIX + getattr(goal_rule, "__name__", "custom")
         source = EnvSource.from_argument(env, set_goal)
         chosen_rule = {} if goal_rule is None else {"goal_rule": goal_rule}
@@ -167,10 +170,3 @@ def _check_claim_arguments(
     if until is not None and out is None:
         raise InputError("training until certified needs a folder", "out")
     return given
-
-
-def _check_rule_fields(rule: goal_rules.GoalRule) -> None:
-    missing = goal_rules.required_fields(rule, KNOWN_GOAL_FIELDS) - DECLARABLE_GOAL_FIELDS
-    if missing:
-        text = f"needs {', '.join(sorted(missing))}, which is counted goal by goal; deep goals are continuous"
-        raise InputError(text, name="goal_rule")

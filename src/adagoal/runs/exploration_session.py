@@ -26,7 +26,7 @@ from adagoal.core.exploration_run import (
     SupportsRadiusCurriculum,
 )
 from adagoal.core.file_formats import check_arrays
-from adagoal.core.file_io import FileContents, arrays_content
+from adagoal.core.file_io import arrays_content
 from adagoal.core.random_streams import restore_rng_state
 from adagoal.core.transition_data import TransitionCounts, TransitionLog
 from adagoal.envs import model_sources
@@ -120,18 +120,14 @@ class ExplorationSession:
                 return status
             fruitless = fruitless + 1 if before is not None and before.goals == self.last_certified.goals else 0
             if fruitless == 3 and self.setting.budget is None:
-                self._warn_about_fruitless_stages(fruitless)
+                text = (
+                    f"no goal has been found beyond a radius of {estimates.L / self._growth_factor**fruitless:g}, and "
+                    f"those within {estimates.L:g} are certified; if other goals cannot be reached, the run does not "
+                    "end by itself: interrupt it for the result, or give a budget"
+                )
+                warnings.warn(text, RunWarning, stacklevel=1)
             self.stage += 1
             cast(SupportsRadiusCurriculum, estimates).set_radius(self._growth_factor * estimates.L, self.stage)
-
-    def _warn_about_fruitless_stages(self, n_stages: int) -> None:
-        L = self.run.estimates.L
-        text = (
-            f"no goal has been found beyond a radius of {L / self._growth_factor**n_stages:g}, "
-            f"and those within {L:g} are certified; if other goals cannot be reached, the run does not end by itself: "
-            "interrupt it for the result, or give a budget"
-        )
-        warnings.warn(text, RunWarning, stacklevel=2)
 
     @property
     def _growth_factor(self) -> float:
@@ -161,10 +157,6 @@ class ExplorationSession:
         if estimates.guarantee and reasons:
             result = replace(result, status=Status.VOID, certified_radius=None, void=reasons)
         return result
-
-    def result_files(self, result: Result) -> FileContents:
-        """Return the files of a result, with the model if the user gave one."""
-        return result.contents()
 
     def describe_result(self, result: Result) -> str:
         """Return what a message calls the result."""

@@ -164,14 +164,14 @@ class FolderFiles:
 
     def load_text(self, name: str, max_bytes: int = file_io.MAX_JSON_BYTES) -> str:
         """Read a text file."""
-        with self._open_verified(name) as (path, file, size), file_io.report_read_errors(path):
+        with self.open_verified(name) as (path, file, size), file_io.report_read_errors(path):
             if size > max_bytes:
                 raise ValueError(f"larger than {max_bytes} bytes")
             return file.read(size).decode()
 
     def load_json(self, name: str, schema: Mapping[str, Any] | None = None) -> Any:
         """Read a JSON file; see :func:`adagoal.core.file_formats.check_json_value` for the schema."""
-        with self._open_verified(name) as (path, file, size), file_io.report_read_errors(path):
+        with self.open_verified(name) as (path, file, size), file_io.report_read_errors(path):
             # One byte more than allowed, so parse_json refuses a large file instead of parsing a part of it.
             data = file_io.parse_json(file.read(min(size, file_io.MAX_JSON_BYTES + 1)))
             if schema is not None:
@@ -197,7 +197,7 @@ class FolderFiles:
                 facts_entry = {"__facts__": file_formats.ArraySpec("u", optional=facts_schema is None)}
                 known.update(file_formats.check_headers({**facts_entry, **schema}, headers, sizes))
 
-        with self._open_verified(name) as (path, file, size), file_io.report_read_errors(path):
+        with self.open_verified(name) as (path, file, size), file_io.report_read_errors(path):
             arrays = file_formats.read_npz(file, size, check_headers)
             facts = file_io.take_out_facts(arrays) if "__facts__" in arrays else None
             if facts_schema is not None:
@@ -206,14 +206,8 @@ class FolderFiles:
                 file_formats.check_array_values(schema, arrays, known)
             return arrays, facts
 
-    def verify_hashes(self) -> None:
-        """Check every file against the manifest."""
-        for name in self.entries:
-            with self._open_verified(name):
-                pass
-
     @contextlib.contextmanager
-    def _open_verified(self, name: str) -> Iterator[tuple[Path, IO[bytes], int]]:
+    def open_verified(self, name: str) -> Iterator[tuple[Path, IO[bytes], int]]:
         """Open a file whose content is what the manifest says. The caller reads from the handle that was checked."""
         if name not in self.entries:
             raise InputError(f"{self.folder}: holds no {name}")
@@ -262,7 +256,9 @@ class SavedRun:
             files = FolderFiles(self.path, entries, paths)
             # All files before any is used: a checkpoint is accepted as a whole, or not at all.
             try:
-                files.verify_hashes()
+                for name in entries:
+                    with files.open_verified(name):
+                        pass
             except InputError as error:
                 if index == 0:
                     problem = error

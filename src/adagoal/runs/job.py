@@ -53,10 +53,7 @@ class Job(Protocol[ResultT]):
         """Return the files of a checkpoint, empty if the run has ended and its last checkpoint stands."""
 
     def result(self, status: Status) -> ResultT:
-        """Return what the run has found so far."""
-
-    def result_files(self, result: ResultT) -> FileContents:
-        """Return the files of a result, which can be read without a checkpoint."""
+        """Return what the run has found so far. Its ``contents()`` are files that need no checkpoint."""
 
     def describe_result(self, result: ResultT) -> str:
         """Return what a message calls the result: "the policy"."""
@@ -120,7 +117,7 @@ class JobMonitor:
         """Commit the result, with a checkpoint unless the last one stands."""
         if self._folder is None:
             return
-        results = self._job.result_files(result)
+        results = result.contents()
         files = SaveFiles({}, {}) if self._final_checkpoint_is_saved else self._job.checkpoint_files()
         files = files._replace(results=files.results | results)
         save_or_rescue(self._folder, files, results, self._job.describe_result(result))

@@ -313,12 +313,8 @@ class Result:
 
     def _goal_row_to_json(self, goal: int) -> dict[str, Any]:
         low, up = self.certificates[goal]
-        row = {
-            "goal": goal,
-            "lower": _infinity_to_none(low),
-            "upper": _infinity_to_none(up),
-            "label": self.goal_label(goal),
-        }
+        row: dict[str, Any] = {"goal": goal, "lower": _infinity_to_none(low), "upper": _infinity_to_none(up)}
+        row["label"] = self.goal_label(goal)
         if self.goal_names is not None:
             row["states"] = len(self.members(goal))
         return {**row, "error": _infinity_to_none(self.errors[goal])} if goal in self.errors else row
@@ -331,10 +327,7 @@ class Result:
         >>> sorted(result.contents())
         ['policies.npz', 'result.json', 'view.json']
         """
-        files: FileContents = {
-            "result.json": json_content(self.to_dict()),
-            "policies.npz": arrays_content(self.arrays),
-        }
+        files: FileContents = {"result.json": json_content(self.to_dict()), "policies.npz": arrays_content(self.arrays)}
         return files | self.view.file_contents() | model_sources.model_folder_contents(self.model)
 
     def save(self, path: str | Path) -> Path:
@@ -448,7 +441,7 @@ def _result_from_json(data: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]
     }
     if len(certificates) < len(rows):
         raise ValueError("a goal is there twice")
-    plain = {name: data[name] for name in Result._plain_fields}
+    plain = {name: data[name] for name in Result._plain_fields} | {"status": Status(data["status"])}
     return Result(
         setting=settings_from_json({**data, "radius": data["radius_setting"]}),
         radius=data["radius"],
@@ -457,7 +450,7 @@ def _result_from_json(data: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]
         errors={row["goal"]: _none_to_infinity(row["error"]) for row in data["goals"]},
         arrays=arrays,
         goal_names=None if data["goal_names"] is None else tuple(data["goal_names"]),
-        **plain | {"status": Status(data["status"])},
+        **plain,
     )
 
 

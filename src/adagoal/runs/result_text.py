@@ -96,7 +96,10 @@ def make_headline(result: Result) -> Headline:
     """Return the status of a run, what it means, and what it cost."""
     cost = f"It took {result.steps:,} steps in {result.episodes:,} episodes and {result.wall_seconds:.1f} s."
     if result.status is Status.CERTIFIED:
-        return Headline("good", "Certified", (_certified_promise(result), *_radius_sentences(result), cost))
+        # A curriculum has chosen the radius itself, so the reader must be told which it was.
+        chosen = (f"{result.radius:g} is the radius at which every goal was certified.",)
+        radius = chosen if isinstance(result.setting.radius, str) else ()
+        return Headline("good", "Certified", (_certified_promise(result), *radius, cost))
     if result.status is Status.VOID:
         claim = "a check that the certificates depend on has failed, so nothing is certified:"
         return Headline("none", "Void", (claim, "; ".join(result.void) + ".", cost))
@@ -115,17 +118,10 @@ def make_headline(result: Result) -> Headline:
 def _certified_promise(result: Result) -> str:
     L, epsilon = result.radius, result.setting.epsilon
     return (
-        f"with probability {_confidence_text(result)} "
-        f"or more, each of the {_goal_count_text(len(result.goals))} found is "
-        f"reached by its policy in at most {L + epsilon:g} expected steps and at most {epsilon:g} more than the best "
-        f"policy needs, and no goal that can be reached within {L:g} steps is missing."
+        f"with probability {_confidence_text(result)} or more, each of the {_goal_count_text(len(result.goals))} found "
+        f"is reached by its policy in at most {L + epsilon:g} expected steps and at most {epsilon:g} more than the "
+        f"best policy needs, and no goal that can be reached within {L:g} steps is missing."
     )
-
-
-def _radius_sentences(result: Result) -> tuple[str, ...]:
-    if not isinstance(result.setting.radius, str):
-        return ()
-    return (f"{result.radius:g} is the radius at which every goal was certified.",)
 
 
 def _unfinished_sentences(result: Result) -> tuple[str, ...]:
@@ -167,7 +163,7 @@ def resume_command(result: Result, folder: Path) -> str:
     budget = None
     if result.status is Status.BUDGET:
         budget = max(2 * result.steps, _round_up_two_digits(result.steps + (estimate_steps_left(result) or 0)))
-    return _format_resume_command("adagoal.resume", folder, env, setting.goal_rule, goals, budget)
+    return _format_resume_command(folder, env, setting.goal_rule, goals, budget)
 
 
 def estimate_steps_left(result: Result) -> int | None:
@@ -186,14 +182,13 @@ def _round_up_two_digits(steps: float) -> int:
 def resume_training_command(config: Config, folder: Path, steps: int) -> str:
     """Return the command that continues training after ``steps`` steps."""
     budget = 2 * steps if steps >= config.steps else None
-    return _format_resume_command("adagoal.resume", folder, config.env, config.goal_rule, None, budget)
+    return _format_resume_command(folder, config.env, config.goal_rule, None, budget)
 
 
-def _format_resume_command(
-    function: str, folder: Path, env: str, rule: str, goals: str | None, budget: int | None
-) -> str:
+def _format_resume_command(folder: Path, env: str, rule: str, goals: str | None, budget: int | None) -> str:
+    # An object cannot be named on the command line.
     if env.startswith(OBJECT_ENV_PREFIX):
-        return f"{function}({str(folder)!r}, env=...)"
+        return f"adagoal.resume({str(folder)!r}, env=...)"
     words = ["adagoal", "resume", str(folder)]
     words += ["--env", env] if ":" in env else []
     words += ["--goal-rule", rule] if is_file_spec(rule) else []

@@ -19,7 +19,7 @@ from typing import Any
 from adagoal import goal_rules
 from adagoal.core.argument_checks import check_folder_path, check_integer
 from adagoal.core.errors import InputError, Status
-from adagoal.core.file_io import FileContents, arrays_content
+from adagoal.core.file_io import arrays_content
 from adagoal.deep import training_checkpoint
 from adagoal.deep.config import Config
 from adagoal.deep.goal_envs import EnvSource, SetGoalFunction
@@ -158,10 +158,6 @@ class TrainingJob:
         training = self._training
         policies, maps = training.current_policies(), training.final_value_maps()
         return TrainResult(status, training.history, policies, maps, self._folder, training.source)
-
-    def result_files(self, result: TrainResult) -> FileContents:
-        """Return the files of a result."""
-        return result.contents()
 
     def describe_result(self, result: TrainResult) -> str:
         """Return what a message calls the result."""
