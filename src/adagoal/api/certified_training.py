@@ -93,16 +93,13 @@ def train_until_certified(
         within = cells_believed_reachable(certificate, goals, _estimate_distances(trained.policy, starts, goals), L)
         if within and all(cell.verdict is Verdict.CERTIFIED for cell in within):
             trained = replace(trained, status=Status.CERTIFIED, certificate=certificate)
-            _save_status(trained, Path(out))
+            # The folder has the status of the pause, "interrupted" or "done".
+            with open_locked_folder(trained.folder or Path(out), RunKind.TRAINING) as folder:
+                save_or_rescue(folder, SaveFiles({}, trained.contents()), trained.contents(), "the policy")
             return trained
         if not certificate.status.finished:
             return replace(trained, status=Status.INTERRUPTED, certificate=certificate)
     return replace(trained, status=Status.BUDGET, certificate=certificate)
-
-
-def _save_status(trained: TrainResult, path: Path) -> None:
-    with open_locked_folder(trained.folder or path, RunKind.TRAINING) as folder:
-        save_or_rescue(folder, SaveFiles({}, trained.contents()), trained.contents(), "the policy")
 
 
 def _sample_starts_and_goals(

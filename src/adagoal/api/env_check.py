@@ -391,7 +391,6 @@ def _random_walk_observations(goal_env: GoalEnv, seed: int) -> Floats:
 
 
 def _describe_training(check: Check, config: Config, sizes: EnvDimensions) -> list[str]:
-    """Describe training with default settings."""
     inputs = f"{sizes.observation} numbers" + (" (with the achieved goal)" if sizes.with_achieved else "")
     return [
         f"uses observations of {inputs}, goals of {sizes.goal} and actions of {sizes.action}",

@@ -159,7 +159,6 @@ class ExplorationSession:
         return result
 
     def describe_result(self, result: Result) -> str:
-        """Return what a message calls the result."""
         return f"the answer ({result.status}, {len(result.goals)} goals within {result.radius:g} steps)"
 
     def is_save_due(self, folder: RunFolder) -> bool:

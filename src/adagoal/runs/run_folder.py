@@ -204,7 +204,7 @@ class RunFolder:
             file_io.sync_folder(self.path / CHECKPOINTS_FOLDER)
             os.replace(path, self.path / MANIFEST_FILE)
             file_io.sync_folder(self.path)
-        # The folder itself may be new. Its parent may belong to somebody else, so a failure is ignored.
+        # The folder itself may be new. Its parent may belong to another user, so a failure is ignored.
         with contextlib.suppress(OSError):
             file_io.sync_folder(self.path.parent)
 
@@ -275,7 +275,7 @@ def _write_new_file(path: Path, content: FileContent, written: list[Path]) -> _H
     """Write a new file and sync it."""
     with file_io.report_write_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        # O_EXCL overwrites nothing and follows no link that somebody put there.
+        # O_EXCL overwrites nothing, and follows no link.
         handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
         written.append(path)
         with os.fdopen(handle, "wb") as file:

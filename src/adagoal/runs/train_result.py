@@ -25,25 +25,18 @@ from adagoal.runs.run_folder import open_locked_folder
 
 @dataclass(frozen=True)
 class TrainResult:
-    """Outcome of :func:`adagoal.train`; :func:`adagoal.load` returns it again. ``result.policy(observation, goal)``
-    acts."""
+    """Outcome of :func:`adagoal.train`, which acts with ``policy(observation, goal)``."""
 
+    # done, budget (the minutes were spent) or interrupted. Training until certified ends as certified, or as budget if
+    # its steps or minutes were spent first.
     status: Status
-    """``done``, ``budget`` (the minutes were spent) or ``interrupted``. Training until certified ends as ``certified``,
-    or as ``budget`` if its steps or minutes were spent first."""
     history: TrainingHistory
-    policies: Sequence[GoalPolicy]
-    """One for each of the runs side by side."""
-    maps: dict[str, Floats]
-    """Final D and E over the training space (:meth:`adagoal.deep.training.Training.final_value_maps`); empty if the
-    folder was saved before the end."""
+    policies: Sequence[GoalPolicy]  # one for each of the runs side by side
+    maps: dict[str, Floats]  # final D and E over the training space; empty if the folder was saved before the end
     folder: Path | None
-    source: EnvSource | None = None
-    """Makes the environment for tests; None for a result that was loaded."""
-    notes: Sequence[str] = ()
-    """What was found damaged in the folder of a resumed run, and what was used instead."""
-    certificate: Certification | None = None
-    """For training until certified, the result of the last attempt; None if training ended before the first."""
+    source: EnvSource | None = None  # makes the environment for tests; None for a result that was loaded
+    notes: Sequence[str] = ()  # what was found damaged in the folder of a resumed run, and what was used instead
+    certificate: Certification | None = None  # the last attempt of training until certified
 
     def __repr__(self) -> str:
         config, last = self.history.configs[0], self.history.learning_curve(0)[-1]

@@ -160,7 +160,6 @@ class TrainingJob:
         return TrainResult(status, training.history, policies, maps, self._folder, training.source)
 
     def describe_result(self, result: TrainResult) -> str:
-        """Return what a message calls the result."""
         return "the policy"
 
 
