@@ -74,7 +74,7 @@ def main() -> None:
     from adagoal.deep import Config
     from adagoal.deep.training_history import TrainingHistory
     from adagoal.runs import training_files
-    from adagoal.runs.training_observers import TrainingProgress
+    from adagoal.runs.progress_display import TrainingProgress
 
     base, variants = GROUPS[options.group]
     seeds = range(options.first_seed, options.first_seed + options.seeds)

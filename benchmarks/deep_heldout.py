@@ -169,7 +169,7 @@ def main() -> None:
     from adagoal.deep import Config
     from adagoal.deep.training_history import TrainingHistory
     from adagoal.runs import training_files
-    from adagoal.runs.training_observers import TrainingProgress
+    from adagoal.runs.progress_display import TrainingProgress
 
     shared = {"steps": options.steps, "train_goals": f"scale={options.scale}" if options.scale else "env"}
     shared |= {"eval_every": options.eval_every, "eval_episodes": 48, "buffer": min(options.steps, 1_000_000)}

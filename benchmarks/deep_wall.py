@@ -35,7 +35,7 @@ def main() -> None:
     from adagoal.core.file_io import write_json
     from adagoal.deep import Config
     from adagoal.runs import training_files
-    from adagoal.runs.training_observers import TrainingProgress
+    from adagoal.runs.progress_display import TrainingProgress
 
     config = Config(
         options.env,

@@ -14,7 +14,7 @@ import time
 from typing import Any
 
 import adagoal
-from adagoal.runs.cost_estimate import CostEstimator
+from adagoal.runs.progress_display import CostEstimator
 from scale import WORLDS
 
 OTHERS: dict[str, dict[str, Any]] = {

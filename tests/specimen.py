@@ -74,7 +74,7 @@ def look_results(saved: SavedRun) -> int | None:
     data = here.load_json("result.json", RESULT)
     model, _ = here.load_arrays("policies.npz", {"policy": ArraySpec("i", ("G", "S"))})
     assert (model["policy"] == data["steps"]).all()
-    with here._open_verified("report.html") as (_, file, _):
+    with here.open_verified("report.html") as (_, file, _):
         assert file.read(100) == f"<p>{data['steps']}</p>".encode()
     return int(data["steps"])
 

@@ -9,7 +9,7 @@ import pytest
 
 import adagoal
 from adagoal.core.exploration_run import ExplorationRun
-from adagoal.runs.cost_estimate import CostEstimator
+from adagoal.runs.progress_display import CostEstimator
 
 WORLDS: list[dict[str, Any]] = [
     {"env": "grid", "env_args": {"rows": 3}, "radius": 8, "epsilon": 1.0},
@@ -47,7 +47,7 @@ def test_an_estimate_waits_until_four_times_the_steps_suffice(monkeypatch: pytes
         asked.append(1)
         return None if len(asked) < 3 else 1e5
 
-    monkeypatch.setattr("adagoal.runs.cost_estimate.extrapolate_total_steps", extrapolate)
+    monkeypatch.setattr("adagoal.runs.progress_display.extrapolate_total_steps", extrapolate)
     estimator = CostEstimator(lambda run: None)
     result = adagoal.explore("two-room", radius=40, epsilon=1.0, observe=estimator, budget=200_000)
     assert result.steps >= 1e5 / 4

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -14,6 +14,16 @@ from adagoal.core.file_io import FileContents, arrays_content, json_content
 from adagoal.runs.folder_reader import find_saved_run
 from adagoal.runs.job import JobMonitor, SaveFiles, run_job
 from adagoal.runs.run_folder import RunFolder, open_locked_folder
+
+
+class Count(NamedTuple):
+    """Result of :class:`Counting`."""
+
+    status: Status
+    reached: int
+
+    def contents(self) -> FileContents:
+        return {"result.json": json_content({"status": self.status, "count": self.reached})}
 
 
 class Counting:
@@ -42,13 +52,10 @@ class Counting:
     def checkpoint_files(self) -> SaveFiles:
         return SaveFiles({"checkpoint.npz": arrays_content({"count": np.array([self.count, self.extra])})}, {})
 
-    def result(self, status: Status) -> tuple[Status, int]:
-        return status, self.count
+    def result(self, status: Status) -> Count:
+        return Count(status, self.count)
 
-    def result_files(self, result: tuple[Status, int]) -> FileContents:
-        return {"result.json": json_content({"status": result[0], "count": result[1]})}
-
-    def describe_result(self, result: tuple[Status, int]) -> str:
+    def describe_result(self, result: Count) -> str:
         return "the count"
 
 

@@ -26,9 +26,9 @@ from adagoal.core.exploration_run import ExplorationRun
 from adagoal.envs import registry, toy_models
 from adagoal.envs.simulator import ModelSimulator
 from adagoal.runs import run_folder
-from adagoal.runs.cost_estimate import CostEstimator
 from adagoal.runs.exploration_session import ExplorationSession
 from adagoal.runs.folder_reader import MANIFEST_FILE, find_saved_run
+from adagoal.runs.progress_display import CostEstimator
 from adagoal.settings.exploration import ExplorationSettings
 from model_env import Drifting, ModelEnv
 

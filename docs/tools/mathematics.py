@@ -26,7 +26,8 @@ def _replaced(match: re.Match[str]) -> str:
         return f'<div class="formula" markdown="0">{formula}</div>'
     if match["inline"] is not None:
         formula = convert(_spaced(match["inline"]))
-        return f'<span class="inline-formula">{formula}</span>'  # at the start of a line a bare formula would be a block of its own
+        # In a span, because at the start of a line a bare formula would be a block of its own.
+        return f'<span class="inline-formula">{formula}</span>'
     return match[0]
 
 

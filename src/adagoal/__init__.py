@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 # Type checkers and editors read these imports; at run time :func:`__getattr__` makes them.
 if TYPE_CHECKING:
     from adagoal.api.certify import certify
-    from adagoal.api.check_result import Check
-    from adagoal.api.env_check import check_env
+    from adagoal.api.env_check import Check, check_env
     from adagoal.api.explore import audit, explore, transitions
     from adagoal.api.export import export
     from adagoal.api.policy_trials import Trial, play
@@ -55,8 +54,7 @@ _MODULE_OF_NAME = {
     name: module
     for module, names in {
         "api.certify": ["certify"],
-        "api.check_result": ["Check"],
-        "api.env_check": ["check_env"],
+        "api.env_check": ["Check", "check_env"],
         "api.explore": ["audit", "explore", "transitions"],
         "api.export": ["export"],
         "api.policy_trials": ["Trial", "play"],

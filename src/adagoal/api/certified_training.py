@@ -32,10 +32,10 @@ from adagoal.deep.goal_envs import EnvDimensions, EnvSource, GoalEnv
 from adagoal.deep.goal_samplers import GoalSampler
 from adagoal.deep.policy import GoalPolicy
 from adagoal.deep.training import TrainingObserver
+from adagoal.runs.folder_reader import RunKind
 from adagoal.runs.job import SaveFiles, save_or_rescue
 from adagoal.runs.run_folder import open_locked_folder
 from adagoal.runs.train_result import TrainResult
-from adagoal.runs.training_files import TRAINING_KIND
 from adagoal.runs.training_session import TrainingLimits, resume_training, start_training
 
 MAX_CERTIFICATION_ATTEMPTS = 10  # pieces of the training run; more attempts stop earlier and cost more rollouts
@@ -69,34 +69,37 @@ def train_until_certified(
     config = config.resolve_for_horizon(sizes.horizon, sizes.is_fetch)
     L = min(int(config.radius), config.horizon)
     claim: dict[str, Any] = {"radius": L, "success": success, "slack": slack}
-    Claim(**claim, delta=delta)  # refuses a wrong claim before training starts
+    # Refuses a wrong claim before training starts.
+    Claim(**claim, delta=delta)
     began, certificate = time.monotonic(), None
     starts, goals = _sample_starts_and_goals(source, sizes, space, config.seed)
     for attempt in range(1, MAX_CERTIFICATION_ATTEMPTS + 1):
         pause = -(-config.steps * attempt // MAX_CERTIFICATION_ATTEMPTS)
+        # Positive, because a time limit of 0 is refused.
         minutes_left = max(minutes - (time.monotonic() - began) / 60.0, 1e-9)
         piece: dict[str, Any] = {**limits, "pause": pause, "minutes": minutes_left, "observe": observe}
         if attempt == 1:
             trained = start_training([config], out, source, rule, overwrite=overwrite, **piece)
         else:
+            # The environment and the rule are the caller's own, so trusting the folder adds no code.
             trained = resume_training(out, env=source, goal_rule=rule, trust=True, **piece)
-        if trained.curve()[-1]["steps"] < pause:  # it was stopped before the test at the pause
+        # It was stopped before the test at the pause.
+        if trained.curve()[-1]["steps"] < pause:
             return replace(trained, certificate=certificate)
+        # These shares sum to delta over any number of attempts. Another seed gives every attempt fresh rollouts: those
+        # that have decided when to stop training cannot be used again to certify.
         share = delta / (attempt * (attempt + 1))
         certificate = certify(trained, **claim, delta=share, seed=attempt, workers=checked.workers)
         within = cells_believed_reachable(certificate, goals, _estimate_distances(trained.policy, starts, goals), L)
         if within and all(cell.verdict is Verdict.CERTIFIED for cell in within):
             trained = replace(trained, status=Status.CERTIFIED, certificate=certificate)
-            _save_status(trained, Path(out))
+            # The folder has the status of the pause, "interrupted" or "done".
+            with open_locked_folder(trained.folder or Path(out), RunKind.TRAINING) as folder:
+                save_or_rescue(folder, SaveFiles({}, trained.contents()), trained.contents(), "the policy")
             return trained
         if not certificate.status.finished:
             return replace(trained, status=Status.INTERRUPTED, certificate=certificate)
     return replace(trained, status=Status.BUDGET, certificate=certificate)
-
-
-def _save_status(trained: TrainResult, path: Path) -> None:
-    with open_locked_folder(trained.folder or path, TRAINING_KIND) as folder:
-        save_or_rescue(folder, SaveFiles({}, trained.contents()), trained.contents(), "the policy")
 
 
 def _sample_starts_and_goals(
@@ -105,7 +108,8 @@ def _sample_starts_and_goals(
     """Return starts ``[n, O]`` and test goals ``[n, G]`` by which cells are judged."""
     rng = random_stream(seed, StreamPurpose.JUDGED_GOALS)
     goals = space(rng, N_JUDGED_GOALS)
-    env = GoalEnv(replace(source, step_timeout=None), sizes)  # a timeout would end this process
+    # Without a timeout, which would end this process.
+    env = GoalEnv(replace(source, step_timeout=None), sizes)
     starts = np.stack([env.reset(int(rng.integers(2**31)), goal)[0] for goal in goals])
     env.env.close()
     return starts, goals

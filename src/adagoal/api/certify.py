@@ -54,14 +54,15 @@ def certify(
     env, trust: as in :meth:`adagoal.deep.TrainResult.evaluate`.
     observe: called as ``observe(open cells, rollouts)`` before every round; False ends the certification.
 
-    Example
-    -------
+    Examples
+    --------
     >>> certification = adagoal.certify("runs/push", radius=50)  # doctest: +SKIP
     >>> certification.share("certified")  # doctest: +SKIP
     """
     claim = Claim(radius, success, delta, slack, halvings, rollouts)
     check_integer("seed", seed, 0, 2**31 - 1)
     check_arguments(TrainingOptions, workers=workers)
+    # After the checks, so a wrong argument is reported without waiting for JAX.
     require_deep_extra()
     from adagoal.deep import certification
     from adagoal.deep.policy_evaluation import open_certification_rollouts
@@ -69,6 +70,7 @@ def certify(
     policy, config, source, steps = _load_trained_policy(training, run, env, trust)
     goals, n_workers = test_goals or config.test_goals, workers or os.cpu_count() or 1
     rollout_pool = open_certification_rollouts(policy, source, config.horizon, goals, radius, seed, n_workers)
+    # At once, because nothing is saved that a second Ctrl-C could damage.
     with stop_on_signals(at_once=True) as stop, rollout_pool as (sample, reach):
 
         def proceed(open_cells: int, played: int) -> bool:
@@ -82,25 +84,23 @@ def certify(
 def _load_trained_policy(
     training: str | Path | TrainResult, run: int, env: Any, trust: bool
 ) -> tuple[GoalPolicy, Config, EnvSource, int]:
-    """Policy, settings, environment and training steps of a run."""
+    """Return the policy, the settings, the environment and the training steps of a run."""
     from adagoal.runs import training_files
     from adagoal.runs.folder_reader import read_saved_run
     from adagoal.runs.train_result import TrainResult
 
+    call = "adagoal.certify({}, env=...)"
     if isinstance(training, TrainResult):
         check_integer("run", run, 0, len(training.policies) - 1)
         config = training.history.configs[run]
-        source = training.env_source(env, trust, "adagoal.certify({}, env=...)")
+        source = training.env_source(env, trust, call)
         return training.policies[run], config, source, int(training.curve(run)[-1]["steps"])
 
+    # Both files in one read, so a save in between cannot mix the settings and the policy of two moments.
     def read(saved: SavedRun) -> tuple[TrainingRecord, GoalPolicy]:
         record = training_files.read_training_record(saved)
         return record, training_files.read_policy(saved, record, run)
 
     record, policy = read_saved_run(check_folder_path("training", training), read)
-    return (
-        policy,
-        record.configs[run],
-        record.env_source(env, trust, "adagoal.certify({}, env=...)"),
-        record.data["steps"],
-    )
+    source = record.env_source(env, trust, call)
+    return policy, record.configs[run], source, record.data["steps"]

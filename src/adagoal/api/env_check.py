@@ -12,6 +12,7 @@ import importlib.util
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from typing import Any, NamedTuple
 
 import gymnasium
@@ -19,11 +20,10 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import ArrayLike
 
-from adagoal.api.check_result import Check
 from adagoal.core import file_formats
 from adagoal.core.argument_checks import check_integer
 from adagoal.core.environment import TabularEnv
-from adagoal.core.errors import EnvironmentFailure, InputError, to_single_line
+from adagoal.core.errors import EnvironmentFailure, ExitCode, InputError, to_single_line
 from adagoal.core.types import Floats
 from adagoal.core.user_code import stdout_to_stderr
 from adagoal.deep import env_inspection
@@ -43,10 +43,83 @@ from adagoal.envs.model import TabularMDP
 from adagoal.envs.simulator import ModelSimulator
 
 DEFAULT_CHECK_STEPS = 2000
-TRAINING_PROCESS_BYTES = 800_000_000
-"""Bytes of the training process without its replay buffer, measured with JAX on a CPU."""
-DEFAULT_HORIZON = 100
-"""Steps of an episode if a goal-conditioned environment has no time limit; also the length of a repeated walk."""
+TRAINING_PROCESS_BYTES = 800_000_000  # without the replay buffer, measured with JAX on a CPU
+DEFAULT_HORIZON = 100  # steps of an episode without a time limit; also the length of a repeated walk
+
+
+@dataclass
+class Check:
+    """Properties of an environment. None: not tried, or not applicable."""
+
+    env: str
+    errors: list[str] = field(default_factory=list)  # why the environment cannot be used
+    void: list[str] = field(default_factory=list)  # what would void the certificates of a run
+    warnings: list[str] = field(default_factory=list)
+    plan: list[str] = field(default_factory=list)  # what a run will do with the environment
+    known_model: bool | None = None  # the exact model is known, so a result can be audited
+    n_actions: int | None = None
+    observations: str | None = None
+    n_states: int | None = None  # declared number of states, with a virtual start
+    fixed_start: bool | None = None  # all resets led to one state
+    seed_decides: bool | None = None  # the same seed gave the same steps twice
+    one_generator: bool | None = None  # all randomness is in np_random, so a run can be resumed bit for bit
+    in_space: bool | None = None  # all observations were in their space
+    goal_size: int | None = None  # numbers in a goal, if the environment is goal-conditioned: then it is for training
+    reached_within: float | None = None  # distance at which a goal counts as reached
+    takes_goals: bool | None = None  # the environment accepts a goal
+    memory: int | None = None  # bytes that training of the default length needs at most, without rollout workers
+    time_limit: int | None = None
+    action_masks: bool | None = None
+    steps: int = 0
+    steps_per_second: float | None = None
+    states_met: int | None = None
+    ends_met: int | None = None  # terminal states among the states met
+    printed: int = 0  # lines that the environment printed
+
+    @property
+    def ok(self) -> bool:
+        """Whether a run can use the environment and certify its results."""
+        return not (self.errors or self.void)
+
+    @property
+    def exit_code(self) -> int:
+        """0: fine, 1: certificates would be void, 2: the environment cannot be used."""
+        return ExitCode.BAD_INPUT if self.errors else ExitCode.CONTRADICTED if self.void else 0
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain types for JSON."""
+        return {**asdict(self), "ok": self.ok}
+
+    def __str__(self) -> str:
+        verdict = "cannot be used" if self.errors else "would be void" if self.void else "fine"
+        properties = {
+            "actions": self.n_actions,
+            "observations": self.observations,
+            "states declared": self.n_states,
+            "exact model known": self.known_model,
+            "one start": self.fixed_start,
+            "seed decides": self.seed_decides,
+            "only np_random": self.one_generator,
+            "observations in space": self.in_space,
+            "numbers in a goal": self.goal_size,
+            "reached within": None if self.reached_within is None else f"{self.reached_within:g}",
+            "takes goals": self.takes_goals,
+            "time limit": self.time_limit,
+            "action masks": self.action_masks,
+            "steps tried": f"{self.steps:,}" if self.steps else None,
+            "steps a second": None if self.steps_per_second is None else f"{self.steps_per_second:,.0f}",
+            "states met": self.states_met,
+            "terminal states": self.ends_met,
+            "lines printed": self.printed or None,
+        }
+        words = {True: "yes", False: "no"}
+        lines = [f"{self.env}: {verdict}"]
+        for name, value in properties.items():
+            if value is not None:
+                lines.append(f"  {name:<22}{words[value] if isinstance(value, bool) else value}")
+        kind = "A run" if self.goal_size is None else "Training"
+        parts = ((kind, self.plan), ("warning:", self.warnings), ("void:", self.void), ("error:", self.errors))
+        return "\n".join([*lines, *(f"{word} {line}" for word, texts in parts for line in texts)])
 
 
 def check_env(
@@ -61,18 +134,32 @@ def check_env(
     steps: int = DEFAULT_CHECK_STEPS,
     seed: int = 0,
 ) -> Check:
-    """Try an environment as :func:`adagoal.explore` would use it, for some ``steps`` with random actions.
+    """Try an environment as :func:`adagoal.explore` would use it, with random actions.
 
     A model, or a matrix that defines one, is inspected and not stepped. An environment with goals and continuous
-    actions is tried as :func:`adagoal.train` would use it, with the same ``set_goal``. An environment object is reset
-    and stepped, so pass one that is not in use. ``step_timeout`` is that of ``explore``; with it the check neither
-    compares observations with their space nor looks for action masks.
+    actions is tried as :func:`adagoal.train` would use it.
+
+    Parameters
+    ----------
+    env: a name, a model, a matrix or an environment. An environment is reset and stepped: pass one that is not in use.
+    env_args, start, start_seed, max_states: as for :func:`adagoal.explore`.
+    step_timeout: likewise; with it the check neither compares observations with their space nor looks for action masks.
+    set_goal: as for :func:`adagoal.train`.
+    steps: number of steps to try.
+    seed: of the actions and the environment.
+
+    Examples
+    --------
+    >>> check = adagoal.check_env("grid")
+    >>> check.ok, check.n_states, check.n_actions
+    (True, 20, 4)
     """
     check_integer("steps", steps, 1, 10**9)
     check_integer("seed", seed, 0, 2**31 - 1)
     arguments, start_seed = env_args or {}, registry.parse_start_option(start, start_seed)
     registry.check_env_arguments(arguments, start_seed, max_states)
     check = Check(to_single_line(env if isinstance(env, str) else type(getattr(env, "unwrapped", env)).__name__, 200))
+    # A file, because environments also print from C, past sys.stdout.
     with tempfile.TemporaryFile("w+", errors="replace") as printed:
         with stdout_to_stderr(printed):
             try:
@@ -84,6 +171,7 @@ def check_env(
                     _check_named_env(check, env, options)
                 else:
                     _check_env_object(check, env, env, options)
+            # What is wrong with the environment is part of the answer. Other exceptions are bugs and stay visible.
             except InputError as error:
                 check.errors.append(str(error))
         printed.seek(0)
@@ -106,7 +194,7 @@ class CheckOptions(NamedTuple):
 
 
 def _check_named_env(check: Check, name: str, options: CheckOptions) -> None:
-    if is_training_only_env(name):
+    if _is_training_only(name):
         _check_training_env(check, name, options)
         return
     model = registry.make_exact_model(name, options.env_args, options.start_seed)
@@ -116,9 +204,11 @@ def _check_named_env(check: Check, name: str, options: CheckOptions) -> None:
     if model is None:
         assert made is not None
         _check_env_object(check, name, made, options)
-        with contextlib.suppress(Exception, SystemExit):  # the check is finished; errors of close do not matter
+        # The check is finished, so errors of close do not matter.
+        with contextlib.suppress(Exception, SystemExit):
             made.close()
         return
+    # A model with one state more than the environment has a virtual start, because resets draw the start.
     fixed_start = made is None or bool(model.n_states == getattr(made.observation_space, "n", None))
     check.time_limit = None if made is None else env_checker.find_time_limit(made)
     _record_model_properties(check, ModelSimulator(model), fixed_start)
@@ -142,32 +232,38 @@ def _record_model_properties(check: Check, env: ModelSimulator, fixed_start: boo
 
 def _check_env_object(check: Check, named: Any, env: Any, options: CheckOptions) -> None:
     """Step an environment; ``named`` is the name or object that the user gave."""
-    if is_goal_conditioned(env):
+    space, goal_keys = getattr(env, "observation_space", None), env_inspection.GOAL_OBSERVATION_KEYS
+    has_goals = isinstance(space, spaces.Dict) and all(key in space.spaces for key in goal_keys)
+    # Goals alone do not decide: an environment with goals and discrete actions can be explored.
+    if has_goals and isinstance(env.action_space, spaces.Box):
         _check_training_env(check, named, options)
         return
     if options.set_goal is not None:
         raise InputError("is for goal-conditioned environments with continuous actions", "set_goal")
     if not isinstance(env, gymnasium.Env):
-        raise InputError(
-            f"must be a name, a file, a matrix, a Model or a Gymnasium environment, not {type(env).__name__}", "env"
-        )
+        text = f"must be a name, a file, a matrix, a Model or a Gymnasium environment, not {type(env).__name__}"
+        raise InputError(text, "env")
     check.known_model = registry.make_exact_model(env, {}, options.start_seed) is not None
     check.time_limit, check.observations = env_checker.find_time_limit(env), to_single_line(env.observation_space, 100)
     inspected = env_checker.InspectionWrapper(env)
     backend: EnvBackend = InProcessEnv(inspected, check.env, options.max_states)
     if options.step_timeout is None:
-        adapter = GymAdapter(
-            env, check.env, options.start_seed, options.max_states
-        )  # without the wrapper, which is slow
+        # Without the wrapper, which is slow and would spoil the measured speed.
+        adapter = GymAdapter(env, check.env, options.start_seed, options.max_states)
     else:
+        # With a timeout the environment lives in a process of its own, where the wrapper cannot look.
         made, _ = registry.make_single_env(named, *options[:4])
         assert isinstance(made, GymAdapter)
         adapter, backend = made, made.backend
     check.n_actions, check.fixed_start = adapter.n_actions, not adapter.start_is_certain
     check.n_states = None if backend.spaces.declared_states is None else adapter.state_bound
     _step_and_record(check, adapter, backend, options)
+    # None: a step failed, so the wrapped environment was not tried to the end.
     if options.step_timeout is None and check.one_generator is not None:
-        _record_space_and_masks(check, inspected)
+        invalid = inspected.invalid_observation
+        check.in_space, check.action_masks = invalid is None, inspected.has_action_mask
+        if invalid is not None:
+            check.warnings.append(f"the observation {invalid} is not in the observation space")
     check.warnings += adapter.warnings
     check.void += adapter.void_reasons
     check.plan += _describe_exploration(check, adapter)
@@ -177,7 +273,7 @@ def _check_training_env(check: Check, named: Any, options: CheckOptions) -> None
     for name in ("env_args", "start_seed", "max_states", "step_timeout"):
         if getattr(options, name) not in ({}, None):
             raise InputError("is for explorations; this environment is for adagoal train", name)
-    check_goal_env(check, EnvSource.from_argument(named, options.set_goal), options.steps, options.seed)
+    _check_goal_env(check, EnvSource.from_argument(named, options.set_goal), options.steps, options.seed)
 
 
 def _step_and_record(check: Check, adapter: GymAdapter, backend: EnvBackend, options: CheckOptions) -> None:
@@ -190,29 +286,21 @@ def _step_and_record(check: Check, adapter: GymAdapter, backend: EnvBackend, opt
         (check.void if walk.steps else check.errors).append(str(walk.failure))
         return
     try:
-        check.seed_decides, check.one_generator = (
-            env_checker.is_seed_reproducible(backend),
-            env_checker.uses_only_np_random(backend),
-        )
+        # Both together: None must mean that neither was tried to the end.
+        tried = env_checker.is_seed_reproducible(backend), env_checker.uses_only_np_random(backend)
+        check.seed_decides, check.one_generator = tried
     except InputError as error:
         check.void.append(str(error))
         return
     if not check.seed_decides:
         check.warnings.append("the same seed does not give the same steps, so a run cannot be repeated")
     if not check.one_generator:
-        check.warnings.append(
-            "not all randomness comes from np_random, so a resumed run is valid but not the same bit for bit"
-        )
+        text = "not all randomness comes from np_random, so a resumed run is valid but not the same bit for bit"
+        check.warnings.append(text)
+        # A void reason, not a warning: repeated draws make the samples of different episodes dependent.
         if isinstance(options.start_seed, int):
-            check.void.append(
-                "start_seed reseeds another generator at every reset, so all episodes draw the same numbers"
-            )
-
-
-def _record_space_and_masks(check: Check, inspected: env_checker.InspectionWrapper) -> None:
-    check.in_space, check.action_masks = inspected.invalid_observation is None, inspected.has_action_mask
-    if inspected.invalid_observation is not None:
-        check.warnings.append(f"the observation {inspected.invalid_observation} is not in the observation space")
+            text = "start_seed reseeds another generator at every reset, so all episodes draw the same numbers"
+            check.void.append(text)
 
 
 def _describe_exploration(check: Check, env: TabularEnv) -> list[str]:
@@ -232,42 +320,30 @@ def _describe_exploration(check: Check, env: TabularEnv) -> list[str]:
         plan.append("leaves out the actions that masks (action_mask in info) rule out")
     if check.time_limit is not None:
         plan.append(f"ignores the time limit of {check.time_limit} steps")
-    plan.append(
-        "can be audited"
-        if check.known_model
-        else "cannot be audited, because no exact model is known; adagoal play works"
-    )
-    return plan
+    without_model = "cannot be audited, because no exact model is known; adagoal play works"
+    return [*plan, "can be audited" if check.known_model else without_model]
 
 
-def is_training_only_env(name: str) -> bool:
-    """Return whether only ``adagoal train`` knows a name: ``point-mass``, and names of gymnasium-robotics."""
+def _is_training_only(name: str) -> bool:
+    """Return True for ``point-mass`` and for names of gymnasium-robotics, which only training knows."""
     if name == "point-mass":
         return True
+    # A colon names a module, a dot or a slash a file; only plain names can be those of gymnasium-robotics.
     is_unknown = not registry.is_model_name(name) and name not in gymnasium.registry and not set(":./") & set(name)
     if is_unknown and importlib.util.find_spec("gymnasium_robotics") is not None:
         register_robotics_envs()
     return is_unknown and name in gymnasium.registry
 
 
-def is_goal_conditioned(env: Any) -> bool:
-    """Return whether an environment is for training: it has goals and continuous actions."""
-    space = getattr(env, "observation_space", None)
-    has_goals = isinstance(space, spaces.Dict) and all(
-        key in space.spaces for key in env_inspection.GOAL_OBSERVATION_KEYS
-    )
-    return has_goals and isinstance(env.action_space, spaces.Box)
-
-
-def check_goal_env(check: Check, source: EnvSource, steps: int, seed: int) -> None:
+def _check_goal_env(check: Check, source: EnvSource, steps: int, seed: int) -> None:
     """Measure the environment as training does, step it, and describe what training will do with it."""
     env = source.make_env()
     check.observations = to_single_line(env.observation_space, 100)
     check.time_limit = env_inspection.declared_time_limit(env) or None
     if check.time_limit is None:
-        check.warnings.append(
-            f"the environment has no time limit: training needs a horizon, here {DEFAULT_HORIZON} steps"
-        )
+        text = f"the environment has no time limit: training needs a horizon, here {DEFAULT_HORIZON} steps"
+        check.warnings.append(text)
+    # A horizon of 0 stands for the time limit of the environment.
     sizes = env_inspection.measure_dimensions(env, source, 0 if check.time_limit else DEFAULT_HORIZON)
     check.goal_size, check.reached_within, check.takes_goals = sizes.goal, sizes.success, sizes.accepts_goals
     goal_env = GoalEnv(source, sizes)
@@ -285,12 +361,12 @@ def check_goal_env(check: Check, source: EnvSource, steps: int, seed: int) -> No
 
 def _step_goal_env(check: Check, goal_env: GoalEnv, steps: int, seed: int) -> None:
     """Record the speed, and whether equal seeds give equal steps."""
+    # The same actions from the same seed: two walks differ only if the environment has other randomness.
     walks = [_random_walk_observations(goal_env, seed) for _ in range(2)]
     check.seed_decides = np.array_equal(walks[0], walks[1])
     if not check.seed_decides:
-        check.warnings.append(
-            "the same seed does not give the same steps, so training cannot be repeated or resumed bit for bit"
-        )
+        text = "the same seed does not give the same steps, so training cannot be repeated or resumed bit for bit"
+        check.warnings.append(text)
     rng, began = np.random.default_rng(seed), time.perf_counter()
     while check.steps < steps:
         goal_env.reset(int(rng.integers(2**31)))
@@ -314,7 +390,6 @@ def _random_walk_observations(goal_env: GoalEnv, seed: int) -> Floats:
 
 
 def _describe_training(check: Check, config: Config, sizes: EnvDimensions) -> list[str]:
-    """Describe training with default settings."""
     inputs = f"{sizes.observation} numbers" + (" (with the achieved goal)" if sizes.with_achieved else "")
     return [
         f"uses observations of {inputs}, goals of {sizes.goal} and actions of {sizes.action}",

@@ -25,9 +25,9 @@ from adagoal.envs.parallel_env import ParallelEnv
 from adagoal.envs.simulator import ModelSimulator
 from adagoal.exact.audit import Audit, audit_policies
 from adagoal.parallel import safe_start
-from adagoal.runs.exploration_schemas import EXPLORATION_KIND, RUN_CHECKPOINT_SCHEMA
-from adagoal.runs.exploration_session import CHECKPOINT_FILE, STAGE_RESULT_FILES, TRANSITIONS_FILE, ExplorationSession
-from adagoal.runs.folder_reader import SavedRun, no_run, read_saved_run, require_run_folder
+from adagoal.runs.exploration_schemas import RUN_CHECKPOINT_SCHEMA
+from adagoal.runs.exploration_session import ExplorationSession
+from adagoal.runs.folder_reader import RunKind, SavedRun, no_run, read_saved_run, require_run_folder
 from adagoal.runs.progress_display import ExplorationProgress, observe_with_display
 from adagoal.runs.result import (
     Result,
@@ -90,11 +90,18 @@ def explore(
         every reset draws the start state.
     progress: show a progress display on standard error.
     observe: called with the run after every rollout; the run ends if it returns False.
+
+    Examples
+    --------
+    >>> result = adagoal.explore("grid", radius=3, env_args={"rows": 2, "cols": 2}, seed=0)
+    >>> str(result.status), result.goals
+    ('certified', [0, 1, 2, 3])
     """
-    # absolute now, because the environment may change the current folder
+    # Absolute now, because the environment may change the current folder.
     out_path = None if out is None else check_folder_path("out", out)
     start_seed = registry.parse_start_option(start, start_seed)
     env_argument: EnvArgument = model_sources.convert_matrix_argument(env, start, terminal)
+    # Before the environment is made, so wrong goals are refused before workers start.
     goal_spec = parse_goals(goals)
     with _open_env(env_argument, env_args or {}, start_seed, max_states, step_timeout, workers, engine, address) as (
         world,
@@ -127,9 +134,10 @@ def explore(
         with observe_with_display(ExplorationProgress(setting.budget) if progress else None, observe) as observer:
             if out_path is None:
                 return session.run_to_end(None, observer)
-            with open_locked_folder(out_path, EXPLORATION_KIND) as folder:
+            with open_locked_folder(out_path, RunKind.EXPLORATION) as folder:
                 if not overwrite:
                     _refuse_to_lose_run(folder, session, callable(goal_rule))
+                # Also for a finished run with these settings: it stays until the first save of this one.
                 folder.start_new_run()
                 return session.run_to_end(folder, observer)
 
@@ -192,16 +200,18 @@ def resume_exploration(
     observe: RunObserver | None = None,
 ) -> Result:
     """Resume an exploration; see :func:`adagoal.resume` for the arguments."""
-    safe_start.exit_if_reimported()  # before the lock, which the run that started this process holds
-    with open_locked_folder(require_run_folder(path), EXPLORATION_KIND) as folder, contextlib.ExitStack() as stack:
+    # Before the lock, which the run that started this process holds.
+    safe_start.exit_if_reimported()
+    with open_locked_folder(require_run_folder(path), RunKind.EXPLORATION) as folder, contextlib.ExitStack() as stack:
         saved = folder.saved_run
         if saved is None:
             raise no_run(folder.path)
         placement = step_timeout, engine, address
         session = _restore_session(saved, budget, env, goal_rule, goals, trust, placement, stack)
-        if TRANSITIONS_FILE in saved.result_files():  # a run that records its steps goes on recording
+        # A run that records its steps must go on recording: a log with a gap would no longer match the counts.
+        if session.transitions_file in saved.result_files():
             steps = _read_transitions(saved, session.run.counts.n_states, session.run.env.n_actions)
-            with _report_misfit(saved.path / TRANSITIONS_FILE, "not of this run"):
+            with _report_misfit(saved.path / session.transitions_file, "not of this run"):
                 session.record_transitions(steps)
         display = ExplorationProgress(session.setting.budget) if progress else None
         with observe_with_display(display, observe) as observer:
@@ -210,15 +220,13 @@ def resume_exploration(
 
 @contextlib.contextmanager
 def open_restored_session(
-    folder: Path,
-    env: EnvOverride,
-    trust: bool,
-    step_timeout: float | None = None,
+    folder: Path, env: EnvOverride, trust: bool, step_timeout: float | None = None
 ) -> Iterator[ExplorationSession]:
     """Open the last checkpoint of a folder for inspection, without its goal rule and the code of its goals.
 
     Its workers end with the block.
     """
+    # The rule is never called, because no goal is chosen. It only keeps the code of the folder's rule from running.
     rule, placement = (lambda known: known.E), (step_timeout, "local", None)
     with contextlib.ExitStack() as stack:
         yield read_saved_run(
@@ -240,25 +248,28 @@ def _restore_session(
     """Restore the last checkpoint; ``placement`` is step_timeout, engine and address of the environment."""
     require_exploration(saved)
     checkpoint = saved.checkpoint_files()
-    arrays, facts = checkpoint.load_arrays(CHECKPOINT_FILE, facts_schema=RUN_CHECKPOINT_SCHEMA)
-    certified = read_result_files(checkpoint, *STAGE_RESULT_FILES) if facts["stage"] > 1 else None
+    arrays, facts = checkpoint.load_arrays(ExplorationSession.checkpoint_file, facts_schema=RUN_CHECKPOINT_SCHEMA)
+    # From the second stage on, a run that ends early returns the result of the stage before.
+    certified = read_result_files(checkpoint, *ExplorationSession.stage_files) if facts["stage"] > 1 else None
     saved.warn_about_damage()
     setting = settings_from_json(facts["setting"])
     setting = setting if budget is None else replace(setting, budget=budget)
     source = resolve_env(setting, env, read_stored_model(saved.result_files()), trust)
     goal_rule = goal_rules.require_trusted_rule(setting.goal_rule, trust) if goal_rule is None else goal_rule
+    # An object was made with its arguments already.
     env_args = setting.env_args if isinstance(source, str) else {}
     step_timeout, engine, address = placement
     given = source, env_args, setting.start_seed, setting.max_states, step_timeout, setting.workers
     made, name = stack.enter_context(_open_env(*given, engine, address))
     if name != setting.env and env is not None:
         raise InputError(f"the run in {saved.path} is on {setting.env}, not on {name}", "env")
+    # For inspection the names in the checkpoint suffice, and the code behind the goals need not be trusted.
     if isinstance(goals, StoredLabeler):
         code: Any = StoredLabeler(facts["goal_names"] or ())
     else:
         code = resolve_goals_on_resume(setting, goals, trust)
     session = ExplorationSession.from_settings(setting, made, goal_rules.resolve_rule(goal_rule), code)
-    with _report_misfit(checkpoint.candidate_paths[CHECKPOINT_FILE][0], "damaged, or not of this run"):
+    with _report_misfit(checkpoint.candidate_paths[session.checkpoint_file][0], "damaged, or not of this run"):
         session.restore(arrays, facts, certified)
     return session
 
@@ -268,6 +279,7 @@ def _report_misfit(path: Path, problem: str) -> Iterator[None]:
     """Turn a ``ValueError`` about the content of a file into one line that names it."""
     try:
         yield
+    # InputError is a ValueError too, and names its argument already.
     except InputError:
         raise
     except ValueError as error:
@@ -275,19 +287,29 @@ def _report_misfit(path: Path, problem: str) -> Iterator[None]:
 
 
 def _read_transitions(saved: SavedRun, n_states: int, n_actions: int) -> dict[str, NDArray[Any]]:
-    sizes = {"S": n_states, "A": n_actions}
-    return saved.result_files().load_arrays(TRANSITIONS_FILE, transition_data.TRANSITION_LOG_SCHEMA, sizes)[0]
+    name, schema = ExplorationSession.transitions_file, transition_data.TRANSITION_LOG_SCHEMA
+    return saved.result_files().load_arrays(name, schema, {"S": n_states, "A": n_actions})[0]
 
 
 def transitions(path: str | Path) -> dict[str, NDArray[Any]]:
     """Return the steps of a run with ``record=True``: arrays [N] ``state``, ``action`` and ``next_state``.
 
     The reset is the action ``result.reset_action``. Steps are in the order in which they were taken.
+
+    Parameters
+    ----------
+    path: the folder of the run.
+
+    Examples
+    --------
+    >>> result = adagoal.explore("chain", radius=2, env_args={"n_states": 3}, out="runs/chain", record=True)
+    >>> len(adagoal.transitions("runs/chain")["state"]) == result.steps
+    True
     """
 
     def load_steps(saved: SavedRun) -> dict[str, NDArray[Any]]:
         result = load_result(saved.path)
-        if TRANSITIONS_FILE not in saved.result_files():
+        if ExplorationSession.transitions_file not in saved.result_files():
             raise InputError(f"{saved.path}: the run did not record its steps; explore with record=True", "folder")
         return _read_transitions(saved, len(result.arrays["visits"]), result.reset_action)
 
@@ -304,8 +326,18 @@ def resolve_env(setting: ExplorationSettings, env: EnvOverride, own: TabularMDP 
 def audit(result: Result, env: EnvOverride = None, *, trust: bool = False) -> Audit:
     """Check a result exactly against the known model: the conditions C1 and C2, and every certificate.
 
-    ``env`` is a model, an environment whose model is known (built-in or toy-text), or a name; without it the
-    environment is built again from the result's setting, if its code is installed or ``trust`` allows to run it.
+    Parameters
+    ----------
+    result: the result of an exploration.
+    env: a model, an environment whose model is known (built-in or toy-text), or a name. By default the environment is
+        built again from the result's setting, if its code is installed.
+    trust: run the code that the setting names.
+
+    Examples
+    --------
+    >>> audit = adagoal.audit(result)
+    >>> audit.c1, audit.c2, audit.certificates
+    (True, True, True)
     """
     setting = result.setting
     again = resolve_env(setting, env, result.model, trust)
@@ -321,7 +353,8 @@ def audit(result: Result, env: EnvOverride = None, *, trust: bool = False) -> Au
             f"audit: the result is about {sizes[0]} states and {sizes[1]} actions, "
             f"the model has {model.n_states} and {model.n_actions}"
         )
-    proven = result.certificates if result.guarantee else {}  # a method without a guarantee has estimates, not bounds
+    # A method without a guarantee has estimates, not bounds that an audit could refute.
+    proven = result.certificates if result.guarantee else {}
     lower, upper = ({g: c[i] for g, c in proven.items()} for i in (0, 1))
     return audit_policies(
         *(model, result.goals, {g: result.policy(g) for g in result.goals}, result.radius, setting.epsilon),

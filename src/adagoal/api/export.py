@@ -49,8 +49,8 @@ from adagoal.envs.storm_formats import ExplicitModel
 from adagoal.planning.model_arrays import EmpiricalModel
 from adagoal.runs.result import Result, load_result
 
+# Smallest lower end in the graph-preserving model. Model checkers treat 0 as "no edge", so it must be positive.
 MIN_GRAPH_PROBABILITY = 1e-9
-"""Smallest lower end in the graph-preserving model. Model checkers treat 0 as "no edge", so it must be positive."""
 
 
 class ExportedRun(NamedTuple):
@@ -62,11 +62,7 @@ class ExportedRun(NamedTuple):
     reset_q: float  # largest probability with which the reset leads elsewhere; 0: the start is certain
     n_states: int  # N: the states of the run that are written
     label_sets: dict[str, Bools]  # by label, whether a state has it [N]
-
-    @property
-    def has_known_size(self) -> bool:
-        """Whether the number of states is known."""
-        return self.env.initial_states == self.env.state_bound
+    has_known_size: bool  # whether the number of states is known
 
 
 class ExportedChoice(NamedTuple):
@@ -99,6 +95,12 @@ def export(
     out: a folder; by default ``export`` in the folder of the run.
     env: the environment, if the run used an object or code that is not installed.
     trust: run the code that the folder names.
+
+    Examples
+    --------
+    >>> folder = result.save("runs/grid")
+    >>> [path.name for path in adagoal.export(folder, "csv")]
+    ['certificates.csv']
     """
     formats = ("drn", "umb", "csv")
     if format not in formats:
@@ -156,6 +158,7 @@ def _load_exported_run(folder: Path, result: Result, env: api.EnvOverride, trust
     with api.open_restored_session(folder, env, trust) as session:
         estimates, run_env = session.run.estimates, session.run.env
     reset_q = 0.0
+    # If the start is only inferred, the intervals of single transitions are those of the wrapped estimates.
     if isinstance(estimates, UncertainReset):
         reset_q, estimates = estimates.q, estimates.exact
     if not isinstance(estimates, CertifiedExplorer):
@@ -164,15 +167,18 @@ def _load_exported_run(folder: Path, result: Result, env: api.EnvOverride, trust
     if run_env.void_reasons:
         reason = run_env.void_reasons[0]
         raise InputError(f"the certificates of this run are void ({reason}), so its intervals are too", "run")
+    # A run updates its radii when it plans, so a checkpoint may have counts that they do not include yet.
     estimates.confidence.update_radii()
     counts = estimates.counts
     has_known_size = run_env.initial_states == run_env.state_bound
     # New states are numbered in order, so the largest number seen bounds the states that exist.
     n_states = counts.n_states if has_known_size else int(np.flatnonzero(counts.seen).max()) + 1
     label_sets = {f"goal_{g}": np.isin(np.arange(n_states), result.members(g)) for g in result.goals}
+    # "init" is the format's own label of the start; the writer adds it.
     if isinstance(run_env, ModelSimulator):
         label_sets |= {name: members for name, members in run_env.mdp.sets.items() if name != "init"}
-    return ExportedRun(run_env, counts, estimates.confidence.empirical_model(), reset_q, n_states, label_sets)
+    empirical = estimates.confidence.empirical_model()
+    return ExportedRun(run_env, counts, empirical, reset_q, n_states, label_sets, has_known_size)
 
 
 def _certified_model(run: ExportedRun, comment: str, low: Floats, high: Floats) -> ExplicitModel:
@@ -180,6 +186,7 @@ def _certified_model(run: ExportedRun, comment: str, low: Floats, high: Floats) 
     elsewhere = run.n_states + len(unseen)
     rows = [_choices_of_state(run, s, low, high, elsewhere) for s in range(run.n_states)]
     rows += [[_deterministic_choice("untried", elsewhere), _reset_choice(run, elsewhere)] for _ in unseen]
+    # "Elsewhere" is no step of its own: the step there was counted by the choice that led to it. So this costs nothing.
     anywhere = np.arange(elsewhere)
     rows.append([ExportedChoice("anything", 0.0, anywhere, np.zeros(elsewhere), np.ones(elsewhere))])
     return _join_choices(run, comment, rows, ["unseen", "elsewhere"][-1 - len(unseen) :])
@@ -199,27 +206,26 @@ def _choices_of_state(
     ``elsewhere`` is the state for unobserved successors; None: the model omits them.
     """
     model, counts, choices = run.empirical, run.counts, []
+    action_names = run.env.mdp.actions if isinstance(run.env, ModelSimulator) else ()
     for action in range(0 if counts.terminal[state] else counts.n_actions):
         x = state * counts.n_actions + action
         if counts.absent[x]:
             continue
+        name = action_names[x] if action_names else f"a{action}"
         used = slice(int(model.support[x]))
         successors, ends = model.successor[x, used].astype(np.int64), (low[x, used], high[x, used])
         if elsewhere is None:
             if model.support[x]:
-                choices.append(ExportedChoice(_exported_action_name(run, x), 1.0, successors, *ends))
+                choices.append(ExportedChoice(name, 1.0, successors, *ends))
         elif not model.support[x]:
-            choices.append(_deterministic_choice(_exported_action_name(run, x), elsewhere))
+            choices.append(_deterministic_choice(name, elsewhere))
         else:
             q = float(model.q[x])
             unseen = [elsewhere] if q > 0 else []
-            # p = p(. | O) * P(O) and P(O) is in [1 - q, 1]
+            # p = p(. | O) * P(O) and P(O) is in [1 - q, 1]: the lower end shrinks, the upper end stays.
             bounds = np.append((1 - q) * ends[0], [0.0] * len(unseen)), np.append(ends[1], [q] * len(unseen))
-            choices.append(
-                ExportedChoice(
-                    _exported_action_name(run, x), 1.0, np.append(successors, unseen).astype(np.int64), *bounds
-                )
-            )
+            successors = np.append(successors, unseen).astype(np.int64)
+            choices.append(ExportedChoice(name, 1.0, successors, *bounds))
     return [*choices, _reset_choice(run, elsewhere)]
 
 
@@ -258,11 +264,6 @@ def _join_choices(run: ExportedRun, comment: str, rows: list[list[ExportedChoice
 def _exported_state_name(run: ExportedRun, state: int) -> str:
     labels = run.env.labels
     return labels[state] if state < len(labels) else ""
-
-
-def _exported_action_name(run: ExportedRun, pair: int) -> str:
-    names = run.env.mdp.actions if isinstance(run.env, ModelSimulator) else ()
-    return names[pair] if names else f"a{pair % run.counts.n_actions}"
 
 
 def _policies_to_json(run: ExportedRun, result: Result) -> dict[str, Any]:

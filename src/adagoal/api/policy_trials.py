@@ -13,7 +13,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -29,12 +29,11 @@ from adagoal.core.types import Actions, Floats
 from adagoal.envs import env_factory, registry
 from adagoal.runs.result import Certificate, Result, load_result
 
+# An attempt is given up after this many times the certified steps, or the radius if nothing is certified.
 PATIENCE_FACTOR = 100
-"""An attempt is given up after this many times the certified steps, or the radius if nothing is certified."""
+# An attempt is given up after this many steps in any case: a number in a file must not cause days of play.
 MAX_ATTEMPT_STEPS = 10**6
-"""An attempt is given up after this many steps in any case: a number in a file must not cause days of play."""
-FALSE_CONTRADICTION_PROBABILITY = 0.01
-"""Probability that a true certificate is contradicted, all goals together."""
+FALSE_CONTRADICTION_PROBABILITY = 0.01  # that a true certificate is contradicted, all goals together
 
 
 @dataclass(frozen=True)
@@ -73,14 +72,6 @@ class Trial:
         return facts | dict(zip(names, finite, strict=True)) | {"gave_up": gave_up, "agrees": self.agrees}
 
 
-class TrialOptions(NamedTuple):
-    """Options of the trials of all goals."""
-
-    episodes: int
-    alpha: float
-    rng: np.random.Generator
-
-
 def play(
     run: str | Path | Result,
     goals: Sequence[int | str] | None = None,
@@ -97,28 +88,33 @@ def play(
     ----------
     run: the folder of the run; or its result, if the environment numbers its states by itself.
     goals: goals of the result; all by default.
+    episodes: number of attempts for each goal.
+    seed: of the random numbers.
     env: the environment, for a run on an object or on code that is not installed. ``trust`` runs the folder's code.
     step_timeout: as in :func:`adagoal.explore`.
 
-    Example
-    -------
-    >>> trials = adagoal.play("runs/two-room", goals=[5])  # doctest: +SKIP
-    >>> trials[0].mean, trials[0].interval, trials[0].agrees  # doctest: +SKIP
+    Examples
+    --------
+    >>> [trial] = adagoal.play(result, goals=[1], episodes=10)
+    >>> len(trial.steps), trial.agrees
+    (10, True)
     """
     check_integer("episodes", episodes, 1, 10**9)
     check_integer("seed", seed, 0, 2**31 - 1)
     result = run if isinstance(run, Result) else load_result(run)
     chosen = result.goals if goals is None else _select_goals(result, goals)
+    # A union bound over the goals: together they contradict a true certificate with this probability at most.
     alpha = FALSE_CONTRADICTION_PROBABILITY / max(len(chosen), 1)
-    options = TrialOptions(episodes, alpha, random_stream(seed, StreamPurpose.TRIAL))
+    rng = random_stream(seed, StreamPurpose.TRIAL)
     with contextlib.ExitStack() as stack:
         if isinstance(run, Result):
             tabular_env, counts = _make_new_env(result, env, trust, step_timeout)
         else:
             session = stack.enter_context(api.open_restored_session(Path(run), env, trust, step_timeout))
             tabular_env, counts = session.run.env, session.run.counts
+        # A restored environment continues the random numbers of the run; the trials should depend on their seed only.
         tabular_env.reset_with_seed(seed)
-        return [_try_goal(result, goal, options, tabular_env, counts) for goal in chosen]
+        return [_try_goal(result, goal, episodes, alpha, tabular_env, counts, rng) for goal in chosen]
 
 
 def _select_goals(result: Result, goals: Any) -> list[int]:
@@ -141,26 +137,35 @@ def _make_new_env(
     source = env_factory.first_env_of_vector(api.resolve_env(setting, env, result.model, trust))
     arguments = setting.env_args if isinstance(source, str) else {}
     made, _ = registry.make_single_env(source, arguments, setting.start_seed, setting.max_states, step_timeout)
+    # States that are numbered as they are found would get other numbers than in the policy.
     if made.initial_states != made.state_bound:
         text = f"the states of {made.name} have their numbers from the run: give the folder of the run"
         raise InputError(text, "run")
     return made, TransitionCounts(made.initial_states, made.n_actions, made.start)
 
 
-def _try_goal(result: Result, goal: int, options: TrialOptions, env: TabularEnv, counts: TransitionCounts) -> Trial:
+def _try_goal(
+    result: Result,
+    goal: int,
+    episodes: int,
+    alpha: float,
+    env: TabularEnv,
+    counts: TransitionCounts,
+    rng: np.random.Generator,
+) -> Trial:
     policy, certificate = result.policy(goal), result.certificate(goal)
     is_certified = math.isfinite(certificate.upper)
     expected = max(certificate.upper if is_certified else result.radius, 1.0)
     patience = math.ceil(min(PATIENCE_FACTOR * expected, MAX_ATTEMPT_STEPS))
     states = result.members(goal)
-    steps = [_play_attempt(policy.actions, states, patience, env, counts, options.rng) for _ in range(options.episodes)]
+    steps = [_play_attempt(policy.actions, states, patience, env, counts, rng) for _ in range(episodes)]
     has_label = result.goal_names is not None or goal < len(result.view.labels)
     label = result.goal_label(goal) if has_label else ""
     # A certified policy needs at most radius + 1 + epsilon steps from any state (lemmas 6 and M4). The factor 2 is a
     # margin for a reset that is only inferred (lemma 10). A policy of several stages starts again after its last stage.
     from_anywhere = 2.0 * (result.radius + 1.0 + result.setting.epsilon)
     rest = from_anywhere if policy.stationary else len(policy.actions) + 1.0 + certificate.upper
-    return Trial(goal, label, certificate, np.array(steps), patience, rest if is_certified else math.inf, options.alpha)
+    return Trial(goal, label, certificate, np.array(steps), patience, rest if is_certified else math.inf, alpha)
 
 
 def _play_attempt(
@@ -174,14 +179,16 @@ def _play_attempt(
     """Steps of one attempt from s0; a policy of T > 1 stages starts again, after a reset, until it arrives."""
     stages, taken = len(table), 0
     while taken < patience:
-        # built anew each time: an attempt may discover states, for which the policy has no action but the reset
+        # Built anew each time: an attempt may discover states, for which the policy has no action but the reset.
         policy = np.full((stages, counts.n_states, 1), env.n_actions, np.int16)
         policy[:, : table.shape[1], 0] = table
+        # A run ends a rollout to plan again when a pair was tried often enough. A trial must not end then.
         no_count_limit = np.full(len(counts.n), np.iinfo(np.int64).max)
         limit, goal_states = stages if stages > 1 else patience, memberships_from_sets([states], counts.n_states)
         plan = ExplorationPlan(policy, np.zeros(1, np.int64), limit, no_count_limit, goal_states)
         outcome = env.rollout(plan, np.ones(1), counts, rng, patience, 1)
         taken += outcome.steps
+        # The rollout includes the reset after the goal, which does not count. A goal that holds s0 takes 0 steps.
         if any(outcome.reached):
             return float(taken - (env.start not in states))
     return math.inf
@@ -206,17 +213,20 @@ def mean_steps_interval(steps: Floats, patience: float, rest: float, alpha: floa
     expected not to grow if E Z >= m. The upper end is the largest m that is not rejected, and infinite without R.
     """
     threshold = math.log(2.0 / alpha)
+    # Equal attempts are grouped: the search evaluates the wealth many times, and attempts have few different lengths.
     steps, times = np.unique(steps, return_counts=True)
     T = np.minimum(steps, patience)
     mean = float(np.average(T, weights=times))
     low = find_boundary(lambda m: log_wealth(T / m - 1.0, times) >= threshold, mean) if mean > 0.0 else 0.0
     if not math.isfinite(rest):
         return low, math.inf
+    # T itself has no upper bound, and a test of mu >= m needs one. Z has one.
     bound = 2.0 * rest
     Z = np.where(steps > rest, bound, np.minimum(steps, rest))
 
     def is_accepted(m: float) -> bool:
         return log_wealth((m - Z) / (bound - m), times) < threshold
 
+    # The search ends short of 2R, where the bet divides by zero. If nothing was rejected, there is no upper end.
     high = find_boundary(is_accepted, bound * (1.0 - 1e-9))
     return low, high if high < bound * (1.0 - 1e-6) else math.inf

@@ -50,6 +50,12 @@ def resume(
     step_timeout, progress, observe: as for :func:`adagoal.explore` and :func:`adagoal.train`.
     engine, address: for explorations, where the workers run; they change no number.
     workers, minutes, checkpoint_every, tensorboard: for training runs, as for :func:`adagoal.train`.
+
+    Examples
+    --------
+    >>> short = adagoal.explore("chain", radius=2, env_args={"n_states": 3}, budget=20, out="runs/chain")
+    >>> str(short.status), str(adagoal.resume("runs/chain", budget=10_000).status)
+    ('budget', 'certified')
     """
     folder = require_run_folder(path)
     exploration_only = {"goals": goals, "engine": engine, "address": address}
@@ -57,6 +63,7 @@ def resume(
     training_only |= {"checkpoint_every": checkpoint_every, "tensorboard": tensorboard}
     shared: dict[str, Any] = {"env": env, "goal_rule": goal_rule, "trust": trust, "step_timeout": step_timeout}
     shared |= {"progress": progress, "observe": observe}
+    # Options of the other kind are refused: ignoring them would leave the caller with a run that was not asked for.
     if is_training_folder(folder):
         _refuse_options(exploration_only, "is for explorations; this run is training")
         from adagoal.api.train import resume_training
@@ -81,8 +88,18 @@ def load(path: str | Path) -> Result | TrainResult:
     """Load a run: the :class:`Result` of an exploration, or the :class:`TrainResult` of training.
 
     Nothing in the folder is executed, and no environment is made.
+
+    Parameters
+    ----------
+    path: the folder of the run.
+
+    Examples
+    --------
+    >>> adagoal.load(result.save("runs/grid")).goals == result.goals
+    True
     """
     folder = check_folder_path("path", path)
+    # Imported by kind, so loading an exploration does not import the packages of training.
     if is_training_folder(folder):
         from adagoal.runs.train_result import load_training
 

@@ -76,30 +76,37 @@ def train(
         everything learnt is saved.
     progress: show a progress bar on standard error, or a line for each test if it is not a terminal.
     observe: called with the history after every cycle; if it returns False, the run ends.
-    tensorboard: folder for the numbers of every cycle (:mod:`adagoal.runs.training_observers`).
+    tensorboard: folder for the numbers of every cycle (:class:`adagoal.runs.training_session.TensorBoardObserver`).
     until: ``"certified"`` ends training earlier, when all cells of test goals that are believed to be within the
         radius are certified (:mod:`adagoal.api.certified_training`); ``result.certificate`` is the map. It needs
         ``out``.
     success, slack, delta: of ``until="certified"``, as for :func:`adagoal.certify`.
     settings: fields of :class:`adagoal.deep.Config` by name: ``steps=100_000, train_goals="scale=2"``.
+
+    Examples
+    --------
+    >>> trained = adagoal.train("point-mass", steps=20_000, out="runs/point-mass")  # doctest: +SKIP
+    >>> trained.success  # doctest: +SKIP
     """
     require_deep_extra()
-    out = None if out is None else check_folder_path("out", out)  # now, because the environment may change the folder
+    # Absolute now, because the environment may change the current folder.
+    out = None if out is None else check_folder_path("out", out)
     from adagoal.api.certified_training import train_until_certified
     from adagoal.deep.goal_envs import EnvSource
-    from adagoal.runs.progress_display import observe_with_display
-    from adagoal.runs.training_observers import TrainingProgress
+    from adagoal.runs.progress_display import TrainingProgress, observe_with_display
     from adagoal.runs.training_session import start_training
 
     check_arguments(TrainingOptions, seeds=seeds)
     opening = ""
     if configs := _parse_configs(env):
+        # A Config is complete. Merging arguments into it would leave open which of the two counts.
         given = {**settings, "goal_rule": goal_rule, "recipe": None if recipe == AUTO_RECIPE else recipe}
         for name, value in {**given, "seeds": None if seeds == 1 else seeds}.items():
             if value is not None:
                 raise InputError("cannot be combined with a Config; set it there", name)
         source, rule = EnvSource.from_argument(configs[0].env, set_goal), None
     else:
+        # The environment is an argument of its own, so it is no setting here although Config has such a field.
         unknown = settings.keys() - declared_settings(Config).keys() | settings.keys() & {"env"}
         if unknown:
             raise InputError("there is no setting of this name; see adagoal.deep.Config", min(unknown))
@@ -107,11 +114,15 @@ def train(
         opening = describe_auto_recipe(recipe, named_recipe)
         rule = goal_rule if callable(goal_rule) else None
         if callable(goal_rule):
-            _check_rule_fields(goal_rule)
+            # Counts per goal exist for finite goals only.
+            if missing := goal_rules.required_fields(goal_rule, KNOWN_GOAL_FIELDS) - DECLARABLE_GOAL_FIELDS:
+                text = f"needs {', '.join(sorted(missing))}, which is counted goal by goal; deep goals are continuous"
+                raise InputError(text, name="goal_rule")
             goal_rule = FUNCTION_RULE_PREFIX + getattr(goal_rule, "__name__", "custom")
         source = EnvSource.from_argument(env, set_goal)
         chosen_rule = {} if goal_rule is None else {"goal_rule": goal_rule}
         first = Config(source.name, **{**RECIPES[named_recipe], **chosen_rule, **settings})
+        # Runs side by side differ in their seeds only, so they share one compiled program.
         configs = [replace(first, seed=first.seed + i) for i in range(seeds)]
     claim = _check_claim_arguments(until, len(configs), out, {"success": success, "slack": slack, "delta": delta})
     limits: dict[str, Any] = {"workers": workers, "minutes": minutes, "checkpoint_every": checkpoint_every}
@@ -133,8 +144,7 @@ def resume_training(
     """Resume training; see :func:`adagoal.resume` for the arguments."""
     require_deep_extra()
     from adagoal.runs import training_session
-    from adagoal.runs.progress_display import observe_with_display
-    from adagoal.runs.training_observers import TrainingProgress
+    from adagoal.runs.progress_display import TrainingProgress, observe_with_display
 
     with observe_with_display(TrainingProgress() if progress else None, observe) as observer:
         return training_session.resume_training(folder, budget or 0, observe=observer, **options)
@@ -160,10 +170,3 @@ def _check_claim_arguments(
     if until is not None and out is None:
         raise InputError("training until certified needs a folder", "out")
     return given
-
-
-def _check_rule_fields(rule: goal_rules.GoalRule) -> None:
-    missing = goal_rules.required_fields(rule, KNOWN_GOAL_FIELDS) - DECLARABLE_GOAL_FIELDS
-    if missing:
-        text = f"needs {', '.join(sorted(missing))}, which is counted goal by goal; deep goals are continuous"
-        raise InputError(text, name="goal_rule")

@@ -21,7 +21,7 @@ from adagoal.core.user_code import stdout_to_stderr
 from adagoal.settings.exploration import ExecutionOptions, ExplorationSettings
 
 if TYPE_CHECKING:  # commands import these in their functions, because --help should not wait for Numba
-    from adagoal.runs.cost_estimate import CostEstimate
+    from adagoal.runs.progress_display import CostEstimate
     from adagoal.runs.result import Result
 
 LONG_AUDIT_SIZE = 10**6
@@ -75,8 +75,7 @@ def explore(
     from adagoal.api import explore as api
     from adagoal.cli.inspection_commands import observe_with_live_page
     from adagoal.envs import registry
-    from adagoal.runs.cost_estimate import CostEstimator
-    from adagoal.runs.progress_display import ExplorationProgress
+    from adagoal.runs.progress_display import CostEstimator, ExplorationProgress
 
     given["env_args"] |= model_constants or {}
     given["start_seed"] = registry.parse_start_option(start, given["start_seed"])

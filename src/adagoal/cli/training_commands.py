@@ -90,7 +90,7 @@ def train(
     from adagoal.deep import require_deep_extra
 
     require_deep_extra()
-    from adagoal.runs.training_observers import TrainingProgress
+    from adagoal.runs.progress_display import TrainingProgress
 
     resolved = resolve_recipe(recipe)
     if out is None:
@@ -129,7 +129,7 @@ def resume_training(folder: Path, *, as_json: bool, quiet: bool = False, **given
     from adagoal.deep import require_deep_extra
 
     require_deep_extra()
-    from adagoal.runs.training_observers import TrainingProgress
+    from adagoal.runs.progress_display import TrainingProgress
 
     with stdout_to_stderr(), TrainingProgress(quiet) as progress:
         trained = resume(folder, observe=progress, **given)

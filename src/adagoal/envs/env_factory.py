@@ -111,6 +111,12 @@ def mixture(
     world: the real environment, instead of theta. An environment object is stepped, and its model need not be known; if
         it is not a mixture of ``envs``, the run detects it.
     B: a bound on the norm of theta; by default 1, which holds for weights that are probabilities.
+
+    Examples
+    --------
+    >>> env = adagoal.mixture(["chain", "chain"], [0.3, 0.7])
+    >>> adagoal.explore(env, radius=2).goals
+    [0, 1, 2]
     """
     if isinstance(envs, str) or not isinstance(envs, Sequence):
         raise InputError(f"mixture: envs must be a list of environments, got {envs!r}")

@@ -7,17 +7,16 @@ from pathlib import Path
 
 from adagoal.api import explore as api
 from adagoal.core.errors import InputError, Status
-from adagoal.core.file_io import FileContent, bytes_content, is_folder_locked, json_content, text_content
+from adagoal.core.file_io import FileContent, bytes_content, is_folder_locked, text_content
 from adagoal.report import exploration_panels
 from adagoal.report.exploration_panels import ExplorationSource, guarantee_badge
 from adagoal.report.html_page import ReportPage, pack_data_block
 from adagoal.report.live_server import ReportSource
 from adagoal.runs import folder_reader
-from adagoal.runs.exploration_schemas import EXPLORATION_KIND
-from adagoal.runs.folder_reader import SavedRun
+from adagoal.runs.folder_reader import RunKind, SavedRun
 from adagoal.runs.result import Result, load_result, require_exploration
 from adagoal.runs.run_folder import open_locked_folder
-from adagoal.runs.state_metadata import STATE_METADATA_FILE, StateMetadata
+from adagoal.runs.state_metadata import StateMetadata
 from adagoal.runs.stop_requests import request_stop
 
 
@@ -35,10 +34,10 @@ def write_report(result: Result, folder: str | Path, states: StateMetadata | Non
 
         for name, (figure, caption) in figures.exploration_figures(result, states).items():
             files[name], captions[name] = bytes_content(figures.figure_to_png(figure)), caption
-    files[STATE_METADATA_FILE] = json_content(states.to_dict())
+    files |= states.file_contents()
     page = exploration_page(ExplorationSource(result, states, folder), captions)
     files["report.html"] = text_content(page.render())
-    with open_locked_folder(folder, EXPLORATION_KIND) as run_folder:
+    with open_locked_folder(folder, RunKind.EXPLORATION) as run_folder:
         run_folder.save_files(results=files)
     return folder / "report.html"
 

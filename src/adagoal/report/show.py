@@ -51,6 +51,16 @@ def show(run: Result | str | Path) -> Page:
 
     A notebook shows the page below the cell. Elsewhere, ``show(result).open()`` opens it in a browser and
     ``show(result).save("page.html")`` writes it to a file.
+
+    Parameters
+    ----------
+    run: a result, or the folder of a run.
+
+    Examples
+    --------
+    >>> adagoal.show(result).title
+    'adagoal: grid'
+    >>> adagoal.show(result).open()  # doctest: +SKIP
     """
     if isinstance(run, Result):
         page = exploration_page(ExplorationSource(run, run.view, None))

@@ -12,90 +12,79 @@ from adagoal.core.file_formats import COUNT_SCHEMA, ArraySpec, nullable_schema, 
 from adagoal.core.goal_space import GOAL_NAMES_SCHEMA
 from adagoal.core.transition_data import EMPIRICAL_MODEL_SCHEMA
 from adagoal.core.types import DIGEST_BYTES
-from adagoal.runs.folder_reader import MANIFEST_FORMAT
+from adagoal.runs.folder_reader import MANIFEST_FORMAT, RunKind
 from adagoal.settings.exploration import ExplorationSettings
 from adagoal.settings.fields import declared_settings, settings_json_schema
 
-EXPLORATION_KIND = "exploration"
 
-_LINES_SCHEMA = {"type": "array", "items": {"type": "string"}}
-_OBJECT_SCHEMA = {"type": "object"}
-_NONNEGATIVE_SCHEMA = {"type": "number", "minimum": 0}
-_BOUND_SCHEMA = nullable_schema(_NONNEGATIVE_SCHEMA)
-_STATES_SCHEMA = {"type": "array", "items": {"type": "integer", "minimum": 0, "maximum": 2**31}}
-_SETTINGS_SCHEMA = settings_json_schema(
-    ExplorationSettings,
-    declared_settings(ExplorationSettings),
-    goal_space={**nullable_schema(_STATES_SCHEMA), "description": "goals that are single states; null: all states"},
-    goal_sets={**nullable_schema(_OBJECT_SCHEMA), "description": "description of goals that are not single states"},
-)
+def _describe(schema: dict[str, Any], text: str) -> dict[str, Any]:
+    return {**schema, "description": text}
 
-_GOAL_ROW_SCHEMA: dict[str, Any] = {
-    "type": "object",
-    "required": ["goal", "lower", "upper"],
-    "properties": {
-        "goal": {"type": "integer", "minimum": 0, "maximum": 2**31, "description": "the state, or the number of a set"},
-        "label": {"type": "string", "description": "its name"},
-        "states": {**COUNT_SCHEMA, "description": "number of its known states, if the goals are sets"},
-        "lower": {
-            **_BOUND_SCHEMA,
-            "description": "lower bound on the expected steps of the best policy; null: no bound",
+
+def _settings_schema() -> dict[str, Any]:
+    return settings_json_schema(
+        ExplorationSettings,
+        declared_settings(ExplorationSettings),
+        goal_space=_describe(nullable_schema(_states_schema()), "goals that are single states; null: all states"),
+        goal_sets=_describe(nullable_schema({"type": "object"}), "description of goals that are not single states"),
+    )
+
+
+def _states_schema() -> dict[str, Any]:
+    return {"type": "array", "items": {"type": "integer", "minimum": 0, "maximum": 2**31}}
+
+
+def _result_schema() -> dict[str, Any]:
+    lines = {"type": "array", "items": {"type": "string"}}
+    nonnegative = {"type": "number", "minimum": 0}
+    # JSON has no infinity: null stands for a bound that is not known yet.
+    bound = nullable_schema(nonnegative)
+    number = {"type": "integer", "minimum": 0, "maximum": 2**31}
+    goal_row = {
+        "type": "object",
+        "required": ["goal", "lower", "upper"],
+        "properties": {
+            "goal": _describe(number, "the state, or the number of a set"),
+            "label": {"type": "string", "description": "its name"},
+            "states": _describe(COUNT_SCHEMA, "number of its known states, if the goals are sets"),
+            "lower": _describe(bound, "lower bound on the expected steps of the best policy; null: no bound"),
+            "upper": _describe(bound, "upper bound on the expected steps of the returned policy; null: no bound yet"),
+            "error": _describe(bound, "bound on the steps that the returned policy loses to the best"),
         },
-        "upper": {
-            **_BOUND_SCHEMA,
-            "description": "upper bound on the expected steps of the returned policy; null: no bound yet",
-        },
-        "error": {
-            **_BOUND_SCHEMA,
-            "description": "bound on the steps that the returned policy loses to the best",
-        },
-    },
-}
+    }
+    settings = _settings_schema()["properties"]
+    goals = {"type": "array", "items": goal_row | {"required": ["goal", "lower", "upper", "error"]}}
+    radius = {"type": "number", "minimum": 1, "maximum": 1e9}
+    names = nullable_schema(GOAL_NAMES_SCHEMA)
+    properties = settings | {
+        "format": {"enum": [MANIFEST_FORMAT]},
+        "kind": {"enum": [RunKind.EXPLORATION.value]},
+        "radius_setting": _describe(settings["radius"], "the radius that was requested: a number, auto or all"),
+        "status": {"enum": ["certified", "stopped", "budget", "interrupted", "void"]},
+        "radius": _describe(radius, "the radius that the answer is about"),
+        "certified_radius": _describe({**bound, "minimum": 1}, "the radius that is certified, or null"),
+        "guarantee": {"type": "boolean", "description": "whether the method proves its certificates"},
+        "goals": goals,
+        "other_goals": {"type": "array", "items": goal_row, "description": "goals that were seen, beyond the radius"},
+        "goal_names": _describe(names, "names of the goals 0, 1, ..., if they are sets of states"),
+        "open_goals": _describe(_states_schema(), "members of goals whose certificate is not finished"),
+        **dict.fromkeys(("steps", "episodes", "plans"), COUNT_SCHEMA),
+        "wall_seconds": nonnegative,
+        "reset_action": {"type": "integer", "minimum": 1, "maximum": 32_767},
+        "warnings": lines,
+        "void": _describe(lines, "why the status is void"),
+    }
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "result.json of an exploration",
+        "type": "object",
+        "required": list(properties),
+        "properties": properties,
+    }
 
-_OUTCOME_SCHEMA: dict[str, Any] = {
-    "format": {"enum": [MANIFEST_FORMAT]},
-    "kind": {"enum": [EXPLORATION_KIND]},
-    "radius_setting": {
-        **_SETTINGS_SCHEMA["properties"]["radius"],
-        "description": "the radius that was requested: a number, auto or all",
-    },
-    "status": {"enum": ["certified", "stopped", "budget", "interrupted", "void"]},
-    "radius": {"type": "number", "minimum": 1, "maximum": 1e9, "description": "the radius that the answer is about"},
-    "certified_radius": {
-        **nullable_schema(_NONNEGATIVE_SCHEMA),
-        "minimum": 1,
-        "description": "the radius that is certified, or null",
-    },
-    "guarantee": {"type": "boolean", "description": "whether the method proves its certificates"},
-    "goals": {"type": "array", "items": _GOAL_ROW_SCHEMA | {"required": ["goal", "lower", "upper", "error"]}},
-    "other_goals": {
-        "type": "array",
-        "items": _GOAL_ROW_SCHEMA,
-        "description": "goals that were seen, beyond the radius",
-    },
-    "goal_names": {
-        **nullable_schema(GOAL_NAMES_SCHEMA),
-        "description": "names of the goals 0, 1, ..., if they are sets of states",
-    },
-    "open_goals": {**_STATES_SCHEMA, "description": "members of goals whose certificate is not finished"},
-    "steps": COUNT_SCHEMA,
-    "episodes": COUNT_SCHEMA,
-    "plans": COUNT_SCHEMA,
-    "wall_seconds": _NONNEGATIVE_SCHEMA,
-    "reset_action": {"type": "integer", "minimum": 1, "maximum": 32_767},
-    "warnings": _LINES_SCHEMA,
-    "void": {**_LINES_SCHEMA, "description": "why the status is void"},
-}
 
-_RESULT_PROPERTIES = _SETTINGS_SCHEMA["properties"] | _OUTCOME_SCHEMA
-RESULT_SCHEMA: dict[str, Any] = {
-    "$schema": "https://json-schema.org/draft/2020-12/schema",
-    "title": "result.json of an exploration",
-    "type": "object",
-    "required": list(_RESULT_PROPERTIES),
-    "properties": _RESULT_PROPERTIES,
-}
-"""Unknown entries are ignored, because a later version may add some."""
+# Unknown entries are accepted, because a later version may add some.
+RESULT_SCHEMA = _result_schema()
 
 POLICIES_SCHEMA = {
     "policy": ArraySpec("int16", ("G", "T", "S"), low=0, high="A"),
@@ -118,17 +107,18 @@ POLICIES_SCHEMA = {
 digests of the observations of the first K states."""
 
 RUN_CHECKPOINT_SCHEMA = object_schema(
-    setting=_SETTINGS_SCHEMA,
-    estimates=_OBJECT_SCHEMA,
-    rng=_OBJECT_SCHEMA,
-    world=_OBJECT_SCHEMA,
+    setting=_settings_schema(),
+    estimates={"type": "object"},
+    rng={"type": "object"},
+    world={"type": "object"},
     steps=COUNT_SCHEMA,
-    seconds=_NONNEGATIVE_SCHEMA,
+    seconds={"type": "number", "minimum": 0},
     stage={"type": "integer", "minimum": 1, "maximum": 100_000},
     goal_names=nullable_schema(GOAL_NAMES_SCHEMA),
 )
 """JSON part of a checkpoint. The owners of ``estimates``, ``rng`` and ``world`` check these entries themselves."""
 
+# The trace has no shape here, because one without rows is stored as [0] and not as [0, 4].
 RUN_HISTORY_SCHEMA = {
     "episode_goals": ArraySpec("int32", ("E",), low=-2, below="N"),
     "episode_reached": ArraySpec("bool", ("E",)),

@@ -26,7 +26,7 @@ from adagoal.core.exploration_run import (
     SupportsRadiusCurriculum,
 )
 from adagoal.core.file_formats import check_arrays
-from adagoal.core.file_io import FileContents, arrays_content
+from adagoal.core.file_io import arrays_content
 from adagoal.core.random_streams import restore_rng_state
 from adagoal.core.transition_data import TransitionCounts, TransitionLog
 from adagoal.envs import model_sources
@@ -40,11 +40,7 @@ from adagoal.settings import goal_spec
 from adagoal.settings.exploration import UNLIMITED_BUDGET, ExplorationSettings, radius_growth_factor
 from adagoal.settings.goal_spec import GoalCode
 
-CHECKPOINT_FILE = "checkpoint.npz"
-STAGE_RESULT_FILES = ("certified.json", "certified.npz")  # result of the last finished stage of a curriculum
-TRANSITIONS_FILE = "transitions.npz"  # every step of the run, if it records them
 INITIAL_RADIUS = 2.0  # where a curriculum begins, as in the paper
-FRUITLESS_STAGES_BEFORE_WARNING = 3  # stages without a new goal after which the run may never end
 
 
 @dataclass
@@ -57,6 +53,9 @@ class ExplorationSession:
     last_certified: Result | None = None  # in a curriculum, the result of the last finished stage
     _model_is_saved: bool = False
 
+    checkpoint_file = "checkpoint.npz"
+    stage_files = ("certified.json", "certified.npz")  # result of the last finished stage of a curriculum
+    transitions_file = "transitions.npz"  # every step of the run, if it records them
     saves_at_start = True
     interrupt_anywhere = False
     has_progress = True
@@ -95,8 +94,11 @@ class ExplorationSession:
 
     def execute(self, monitor: JobMonitor) -> Status:
         """Run the stages; then plan once more for a run that ends early, so its result uses all the data."""
-        self._model_is_saved = True  # by the checkpoint at the start
+        # The checkpoint at the start has saved it, and a model does not change.
+        self._model_is_saved = True
         status = self._run_stages(monitor.after_step)
+        # The checkpoint comes before the last plan, which a resumed run must not see: the uninterrupted run would not
+        # have made it. Without that checkpoint there is no such plan.
         ends_early = not status.finished and self.last_certified is None
         if ends_early and methods.find_method(self.setting.method).can_finalize and monitor.save_checkpoint(final=True):
             with self.run.measure_seconds():
@@ -113,22 +115,19 @@ class ExplorationSession:
             if status is not Status.CERTIFIED or not self.setting.has_growing_radius:
                 return status
             before, self.last_certified = self.last_certified, build_result(self.setting, self.run, status)
+            # Every goal is certified or out of reach: a larger radius adds nothing.
             if ((estimates.D <= estimates.L) | np.isinf(estimates.D)).all():
-                return status  # every goal is certified or out of reach: a larger radius adds nothing
+                return status
             fruitless = fruitless + 1 if before is not None and before.goals == self.last_certified.goals else 0
-            if fruitless == FRUITLESS_STAGES_BEFORE_WARNING and self.setting.budget is None:
-                self._warn_about_fruitless_stages()
+            if fruitless == 3 and self.setting.budget is None:
+                text = (
+                    f"no goal has been found beyond a radius of {estimates.L / self._growth_factor**fruitless:g}, and "
+                    f"those within {estimates.L:g} are certified; if other goals cannot be reached, the run does not "
+                    "end by itself: interrupt it for the result, or give a budget"
+                )
+                warnings.warn(text, RunWarning, stacklevel=1)
             self.stage += 1
             cast(SupportsRadiusCurriculum, estimates).set_radius(self._growth_factor * estimates.L, self.stage)
-
-    def _warn_about_fruitless_stages(self) -> None:
-        L = self.run.estimates.L
-        text = (
-            f"no goal has been found beyond a radius of {L / self._growth_factor**FRUITLESS_STAGES_BEFORE_WARNING:g}, "
-            f"and those within {L:g} are certified; if other goals cannot be reached, the run does not end by itself: "
-            "interrupt it for the result, or give a budget"
-        )
-        warnings.warn(text, RunWarning, stacklevel=2)
 
     @property
     def _growth_factor(self) -> float:
@@ -137,6 +136,7 @@ class ExplorationSession:
     def result(self, status: Status) -> Result:
         """Return the current result, or that of the last finished stage of a curriculum; void if a check failed."""
         run, estimates = self.run, self.run.estimates
+        # The unfinished stage of a curriculum has certified nothing itself, but its steps count.
         if status is not Status.CERTIFIED and self.last_certified is not None:
             result = replace(
                 self.last_certified,
@@ -153,16 +153,12 @@ class ExplorationSession:
         reasons = list(run.env.void_reasons)
         if contradicted := find_contradicted_goals(result.certificates):
             reasons.append(f"the bounds contradict each other, first those of goal {contradicted[0]}")
+        # A method without a guarantee has no certificates to lose; build_result lists its reasons as warnings.
         if estimates.guarantee and reasons:
             result = replace(result, status=Status.VOID, certified_radius=None, void=reasons)
         return result
 
-    def result_files(self, result: Result) -> FileContents:
-        """Return the files of a result, with the model if the user gave one."""
-        return result.contents()
-
     def describe_result(self, result: Result) -> str:
-        """Return what a message calls the result."""
         return f"the answer ({result.status}, {len(result.goals)} goals within {result.radius:g} steps)"
 
     def is_save_due(self, folder: RunFolder) -> bool:
@@ -171,18 +167,16 @@ class ExplorationSession:
 
     def checkpoint_files(self) -> SaveFiles:
         """Return the files from which the run continues bit for bit."""
-        checkpoint = {CHECKPOINT_FILE: arrays_content(*self.state(), compress=False)}
+        # Not compressed, because the run waits for the save.
+        checkpoint = {self.checkpoint_file: arrays_content(*self.state(), compress=False)}
         if self.last_certified is not None:
             contents = self.last_certified.contents()
-            checkpoint |= {
-                STAGE_RESULT_FILES[0]: contents["result.json"],
-                STAGE_RESULT_FILES[1]: contents["policies.npz"],
-            }
+            checkpoint |= zip(self.stage_files, (contents["result.json"], contents["policies.npz"]), strict=True)
         model = None if self._model_is_saved else model_sources.find_user_model(self.run.env)
         results = model_sources.model_folder_contents(model)
         if self.run.counts.transition_log is not None:
             log = self.run.counts.transition_log.to_arrays()
-            results[TRANSITIONS_FILE] = arrays_content(log, compress=False)
+            results[self.transitions_file] = arrays_content(log, compress=False)
         return SaveFiles(checkpoint, results)
 
     def state(self) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
@@ -218,12 +212,14 @@ class ExplorationSession:
         Raise ``ValueError`` if the parts do not fit together. Every array is checked before it reaches a kernel.
         """
         run, env = self.run, self.run.env
+        # The counts come first: the number of states decides the sizes of all other tables.
         run.counts.restore(_select_prefix("counts", arrays))
         S = run.counts.n_states
         if not env.initial_states <= S <= env.state_bound:
             raise ValueError(f"it has {S} states, the environment {env.state_bound}")
         run.goal_space.restore(_select_prefix("goals", arrays), facts["goal_names"])
         run.goal_space.grow_states(S)
+        # The stage before the estimates: setting the radius resets bounds, which are restored after it.
         self._restore_stage(facts["stage"], certified)
         run.estimates.restore(_select_prefix("estimates", arrays), facts["estimates"])
         check_arrays(RUN_HISTORY_SCHEMA, arrays, {"N": run.goal_space.n_goal_numbers})
@@ -231,6 +227,7 @@ class ExplorationSession:
             setattr(run.goal_attempts, name, np.array(arrays[f"attempts.{name}"]))
         run.episode_goals = arrays["episode_goals"].tolist()
         run.episode_reached = arrays["episode_reached"].tolist()
+        # Only the largest error (column 2) may be infinite: the other columns are converted to integers below.
         trace = arrays["trace"].reshape(-1, 4)
         if not np.isfinite(trace[:, [0, 1, 3]]).all():
             raise ValueError("the trace has infinite numbers of steps, episodes or goals")
@@ -239,6 +236,7 @@ class ExplorationSession:
         restore_rng_state(run.rng, facts["rng"])
         env.restore(_select_prefix("world", arrays), facts["world"])
         run.steps, run.seconds = facts["steps"], facts["seconds"]
+        # Compiled loops index tables by these positions without a check, so forged ones must be refused here.
         columns = len(run.estimates.goal_state) if methods.find_method(self.setting.method).uses_goal_rule else 1
         for agent in facts["world"].get("workers", [facts["world"]]):
             state, goal, clock = agent["place"] if agent is not None else (env.start, -1, 0)
@@ -252,6 +250,7 @@ class ExplorationSession:
             return
         if not self.setting.has_growing_radius or certified is None:
             raise ValueError(f"there is no stage {stage} without the result of the one before it")
+        # Multiplied as in the run, so the radii are the same bit for bit. A forged stage ends at an infinite radius.
         radii = [INITIAL_RADIUS]
         while len(radii) < stage and math.isfinite(radii[-1]):
             radii.append(self._growth_factor * radii[-1])
@@ -279,6 +278,7 @@ def build_result(setting: ExplorationSettings, run: ExplorationRun, status: Stat
     """
     estimates, space = run.estimates, run.goal_space
     S = run.counts.n_states
+    # The column with goal_state -1 stands for all unseen goals, so its bounds are no goal's own.
     own = estimates.goal_state[estimates.column[estimates.goals]] >= 0
     visited = np.isin(estimates.goals, space.goals_of_states[:S][run.counts.seen])
     chosen = [int(g) for g in estimates.goals[own] if estimates.D[estimates.column[g]] <= estimates.L]
@@ -327,6 +327,7 @@ def build_result(setting: ExplorationSettings, run: ExplorationRun, status: Stat
 
 def _unverified_assumptions(run: ExplorationRun) -> list[str]:
     """Return warnings about what adagoal cannot check if states are numbered as they are found."""
+    # A wrong predicate looks like a goal that cannot be reached, so a goal without states is worth a warning.
     visited = run.goal_space.goals_of_states[: run.counts.n_states]
     names = enumerate(run.goal_space.names or ())
     lines = [f"no state of the goal {name} was met" for g, name in names if not (visited == g).any()]

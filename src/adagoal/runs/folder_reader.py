@@ -26,6 +26,7 @@ import re
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from enum import StrEnum
 from pathlib import Path
 from typing import IO, Any, TypeVar
 
@@ -40,25 +41,14 @@ MANIFEST_FORMAT = 2  # of the manifest and of every result.json; raise it when a
 MANIFEST_FILE, MANIFEST_BACKUP_FILE = "manifest.json", "manifest.backup.json"
 CHECKPOINTS_FOLDER = "checkpoints"  # holds checkpoints, and result files before the commit
 
-_ENTRIES_SCHEMA = {
-    "type": "object",
-    "additionalProperties": object_schema(
-        generation={"type": "integer", "minimum": 0, "maximum": 10**12},
-        size={"type": "integer", "minimum": 0, "maximum": 2**50},
-        sha256={"type": "string", "minLength": 64, "maxLength": 64},
-    ),
-}
-_MANIFEST_SCHEMA = object_schema(
-    format={"enum": [MANIFEST_FORMAT]},
-    kind={"enum": ["exploration", "training"]},
-    generation={"type": "integer", "minimum": 1, "maximum": 10**12},
-    states={"type": "array", "maxItems": 2, "items": _ENTRIES_SCHEMA},
-    results=_ENTRIES_SCHEMA,
-    obsolete={"type": "array", "maxItems": 1000, "items": {"type": "string"}},
-    checksum={"type": "string"},
-)
+LoadedT = TypeVar("LoadedT")
 
-T = TypeVar("T")
+
+class RunKind(StrEnum):
+    """What a folder holds."""
+
+    EXPLORATION = "exploration"
+    TRAINING = "training"
 
 
 @dataclass(frozen=True)
@@ -107,18 +97,39 @@ def is_valid_file_name(name: str) -> bool:
     return valid is not None and name not in (MANIFEST_FILE, MANIFEST_BACKUP_FILE)
 
 
+def _manifest_schema() -> dict[str, Any]:
+    # Numbers are bounded on both sides, because a forged manifest may name any.
+    entry = object_schema(
+        generation={"type": "integer", "minimum": 0, "maximum": 10**12},
+        size={"type": "integer", "minimum": 0, "maximum": 2**50},
+        sha256={"type": "string", "minLength": 64, "maxLength": 64},
+    )
+    entries = {"type": "object", "additionalProperties": entry}
+    return object_schema(
+        format={"enum": [MANIFEST_FORMAT]},
+        kind={"enum": [kind.value for kind in RunKind]},
+        generation={"type": "integer", "minimum": 1, "maximum": 10**12},
+        states={"type": "array", "maxItems": 2, "items": entries},
+        results=entries,
+        obsolete={"type": "array", "maxItems": 1000, "items": {"type": "string"}},
+        checksum={"type": "string"},
+    )
+
+
 def read_manifest(path: Path) -> tuple[Manifest, bytes]:
     """Return a manifest and its bytes."""
     with file_io.open_regular_file(path) as (file, size), file_io.report_read_errors(path):
+        # Before reading: a forged manifest of any size must not fill the memory.
         if size > 2**20:
             raise ValueError("larger than a manifest can be")
         raw = file.read(size)
         data = file_io.parse_json(raw)
+        # Before the schema, which would call a folder of a later version damaged.
         number = data.get("format") if isinstance(data, dict) else None
         if isinstance(number, int) and number != MANIFEST_FORMAT:
             text = f"format {number} is not known to this version (it reads format {MANIFEST_FORMAT})"
             raise InputError(f"{path}: {text}")
-        check_json_value(_MANIFEST_SCHEMA, data)
+        check_json_value(_manifest_schema(), data)
         *checkpoints, results = (
             {name: ManifestEntry(**entry) for name, entry in entries.items()}
             for entries in (*data["states"], data["results"])
@@ -127,6 +138,7 @@ def read_manifest(path: Path) -> tuple[Manifest, bytes]:
         manifest = Manifest(data["kind"], data["generation"], tuple(checkpoints), results, tuple(data["obsolete"]))
         if not all(map(is_valid_file_name, names)):
             raise ValueError("it names files that cannot be in a run folder")
+        # Comparing the bytes covers the checksum, and also what a JSON parser forgives: spaces, other orders of keys.
         if manifest.to_bytes() != raw:
             raise InputError(f"{path}: altered or damaged (its checksum does not match)")
     return manifest, raw
@@ -134,6 +146,7 @@ def read_manifest(path: Path) -> tuple[Manifest, bytes]:
 
 def staged_file_path(folder: Path, name: str, generation: int) -> Path:
     """Return where a save writes a file: under a name that no other save uses."""
+    # The number of the save in the name keeps the files of the manifest in force untouched until the commit.
     stem, _, ending = name.partition(".")
     return folder / CHECKPOINTS_FOLDER / f"{stem}-{generation:06d}.{ending}"
 
@@ -151,14 +164,15 @@ class FolderFiles:
 
     def load_text(self, name: str, max_bytes: int = file_io.MAX_JSON_BYTES) -> str:
         """Read a text file."""
-        with self._open_verified(name) as (path, file, size), file_io.report_read_errors(path):
+        with self.open_verified(name) as (path, file, size), file_io.report_read_errors(path):
             if size > max_bytes:
                 raise ValueError(f"larger than {max_bytes} bytes")
             return file.read(size).decode()
 
     def load_json(self, name: str, schema: Mapping[str, Any] | None = None) -> Any:
         """Read a JSON file; see :func:`adagoal.core.file_formats.check_json_value` for the schema."""
-        with self._open_verified(name) as (path, file, size), file_io.report_read_errors(path):
+        with self.open_verified(name) as (path, file, size), file_io.report_read_errors(path):
+            # One byte more than allowed, so parse_json refuses a large file instead of parsing a part of it.
             data = file_io.parse_json(file.read(min(size, file_io.MAX_JSON_BYTES + 1)))
             if schema is not None:
                 check_json_value(schema, data)
@@ -177,12 +191,13 @@ class FolderFiles:
         """
         known: file_formats.AxisSizes = {}
 
+        # Shapes and types are checked in the headers, before anything is unpacked: a forged shape costs no memory.
         def check_headers(headers: Mapping[str, file_formats.ArrayHeader]) -> None:
             if schema is not None:
                 facts_entry = {"__facts__": file_formats.ArraySpec("u", optional=facts_schema is None)}
                 known.update(file_formats.check_headers({**facts_entry, **schema}, headers, sizes))
 
-        with self._open_verified(name) as (path, file, size), file_io.report_read_errors(path):
+        with self.open_verified(name) as (path, file, size), file_io.report_read_errors(path):
             arrays = file_formats.read_npz(file, size, check_headers)
             facts = file_io.take_out_facts(arrays) if "__facts__" in arrays else None
             if facts_schema is not None:
@@ -191,14 +206,8 @@ class FolderFiles:
                 file_formats.check_array_values(schema, arrays, known)
             return arrays, facts
 
-    def verify_hashes(self) -> None:
-        """Check every file against the manifest."""
-        for name in self.entries:
-            with self._open_verified(name):
-                pass
-
     @contextlib.contextmanager
-    def _open_verified(self, name: str) -> Iterator[tuple[Path, IO[bytes], int]]:
+    def open_verified(self, name: str) -> Iterator[tuple[Path, IO[bytes], int]]:
         """Open a file whose content is what the manifest says. The caller reads from the handle that was checked."""
         if name not in self.entries:
             raise InputError(f"{self.folder}: holds no {name}")
@@ -210,6 +219,7 @@ class FolderFiles:
                     _verify_file_content(path, file, size, self.entries[name])
                     break
                 except InputError as error:
+                    # The error about the regular path is reported; the other paths are only fallbacks.
                     problem = problem or error
             else:
                 assert problem is not None
@@ -244,8 +254,11 @@ class SavedRun:
         for index, entries in enumerate(self.manifest.checkpoints):
             paths = {name: [staged_file_path(self.path, name, entry.generation)] for name, entry in entries.items()}
             files = FolderFiles(self.path, entries, paths)
+            # All files before any is used: a checkpoint is accepted as a whole, or not at all.
             try:
-                files.verify_hashes()
+                for name in entries:
+                    with files.open_verified(name):
+                        pass
             except InputError as error:
                 if index == 0:
                     problem = error
@@ -261,7 +274,8 @@ class SavedRun:
         paths = {}
         for name, entry in self.manifest.results.items():
             own, staged = self.path / name, staged_file_path(self.path, name, entry.generation)
-            paths[name] = [own, staged, own]  # a writer may rename the file between the first two looks
+            # The own name twice: a writer may rename the staged file between the first two attempts.
+            paths[name] = [own, staged, own]
         return FolderFiles(self.path, self.manifest.results, paths)
 
     def warn_about_damage(self) -> None:
@@ -273,6 +287,7 @@ class SavedRun:
 
 def find_saved_run(path: Path) -> SavedRun | None:
     """Return the run in a folder, None if there is no manifest; a damaged manifest is replaced by its copy."""
+    # lexists, because a link without its target is damage, not an empty folder.
     if not any(os.path.lexists(path / name) for name in (MANIFEST_FILE, MANIFEST_BACKUP_FILE)):
         return None
     try:
@@ -296,10 +311,10 @@ def require_run_folder(path: str | Path) -> Path:
 def is_training_folder(folder: Path) -> bool:
     """Return True if a folder holds training, finished or not."""
     saved = find_saved_run(folder)
-    return saved is not None and saved.kind == "training"
+    return saved is not None and saved.kind == RunKind.TRAINING
 
 
-def read_saved_run(path: Path, load: Callable[[SavedRun], T]) -> T:
+def read_saved_run(path: Path, load: Callable[[SavedRun], LoadedT]) -> LoadedT:
     """Return ``load(saved_run)``; if a save came in between and it failed, call it again."""
     while True:
         before = last_commit_stamp(path)
@@ -309,6 +324,8 @@ def read_saved_run(path: Path, load: Callable[[SavedRun], T]) -> T:
                 raise no_run(path)
             return load(saved)
         except InputError:
+            # A commit removes files that a reader of the state before it may still want. Only an error without a
+            # commit in between is about the folder itself.
             if last_commit_stamp(path) == before:
                 raise
 
@@ -324,4 +341,5 @@ def last_commit_stamp(path: Path) -> tuple[int, int, int] | None:
         status = os.stat(path / MANIFEST_FILE, follow_symlinks=False)
     except (OSError, ValueError):
         return None
+    # A commit renames another file to this name, so the inode changes even if the clock is too coarse to tell.
     return status.st_ino, status.st_mtime_ns, status.st_size

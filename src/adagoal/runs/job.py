@@ -21,7 +21,7 @@ from adagoal.core.user_code import call_observer
 from adagoal.runs.run_folder import RunFolder, open_locked_folder
 from adagoal.runs.stop_requests import StopRequest, stop_on_signals
 
-R = TypeVar("R")
+ResultT = TypeVar("ResultT")
 
 
 class SaveFiles(NamedTuple):
@@ -31,15 +31,13 @@ class SaveFiles(NamedTuple):
     results: FileContents
 
 
-class Job(Protocol[R]):
-    """What the life cycle needs to know about a run; ``R`` is the type of its result."""
+class Job(Protocol[ResultT]):
+    """What the life cycle needs to know about a run; ``ResultT`` is the type of its result."""
 
+    # Whether a checkpoint can be saved before the first step. Then a folder that cannot be written is noticed at once.
     saves_at_start: bool
-    """Whether a checkpoint can be saved before the first step. Then a folder that cannot be written is noticed at
-    once."""
+    # Whether a second Ctrl-C ends the run at once, without a save. Otherwise it interrupts user code only.
     interrupt_anywhere: bool
-    """Whether a second Ctrl-C ends the run at once, without a save. Otherwise it interrupts user code only, and the
-    run is saved."""
 
     @property
     def has_progress(self) -> bool:
@@ -54,13 +52,10 @@ class Job(Protocol[R]):
     def checkpoint_files(self) -> SaveFiles:
         """Return the files of a checkpoint, empty if the run has ended and its last checkpoint stands."""
 
-    def result(self, status: Status) -> R:
-        """Return what the run has found so far."""
+    def result(self, status: Status) -> ResultT:
+        """Return what the run has found so far. Its ``contents()`` are files that need no checkpoint."""
 
-    def result_files(self, result: R) -> FileContents:
-        """Return the files of a result, which can be read without a checkpoint."""
-
-    def describe_result(self, result: R) -> str:
+    def describe_result(self, result: ResultT) -> str:
         """Return what a message calls the result: "the policy"."""
 
 
@@ -88,7 +83,9 @@ class JobMonitor:
 
     def after_step(self, progress: Any) -> bool:
         """Call the observer, save a checkpoint if one is due, and return False if the run must end."""
+        # The observer comes first, so it also sees the step after which the run is stopped.
         proceed = call_observer(self._observe, progress) and not self._stop.is_requested
+        # A request to stop wins over the time limit: the status is then "interrupted", not "budget".
         self.is_out_of_time = proceed and time.monotonic() >= self._deadline
         proceed = proceed and not self.is_out_of_time
         if proceed and self._folder is not None and self._job.is_save_due(self._folder):
@@ -120,18 +117,18 @@ class JobMonitor:
         """Commit the result, with a checkpoint unless the last one stands."""
         if self._folder is None:
             return
-        results = self._job.result_files(result)
+        results = result.contents()
         files = SaveFiles({}, {}) if self._final_checkpoint_is_saved else self._job.checkpoint_files()
         files = files._replace(results=files.results | results)
         save_or_rescue(self._folder, files, results, self._job.describe_result(result))
 
 
 def run_job(
-    job: Job[R],
+    job: Job[ResultT],
     folder: RunFolder | None,
     observe: Callable[[Any], bool | None] | None = None,
     minutes: float = math.inf,
-) -> R:
+) -> ResultT:
     """Run a job to its end, a budget, the time limit or an interrupt; save and return the result.
 
     If the run fails, everything learnt so far is saved first. Then the exception is raised: an :class:`InputError`
@@ -147,12 +144,14 @@ def run_job(
             if monitor.is_out_of_time:
                 status = Status.BUDGET
         except KeyboardInterrupt:
-            if job.interrupt_anywhere:  # it may have come in the middle of an update: the state cannot be trusted
+            # It may have come in the middle of an update, so the state cannot be trusted.
+            if job.interrupt_anywhere:
                 raise
         except Exception as error:
             if not monitor.can_save:
                 raise
             failure = error
+        # From here on a signal could only cut off the save that it asks for.
         stop.begin_saving()
         try:
             result = job.result(status)
@@ -161,6 +160,7 @@ def run_job(
             if failure is None:
                 raise
             failure.add_note(f"what had been learnt could not be saved: {type(error).__name__}: {error}")
+            # "from" suppresses the context: the traceback shows the failure of the run, not that of the save.
             raise failure from failure.__cause__
     if failure is None:
         return result
@@ -169,6 +169,7 @@ def run_job(
     failure.add_note(saved)
     if not isinstance(failure, InputError):
         raise failure
+    # The command prints an InputError as one line, without its notes. So the line itself must name the folder.
     longer = type(failure)(f"{failure.reason}; {saved}", failure.name)
     for note in failure.__notes__:
         longer.add_note(note)
@@ -184,8 +185,9 @@ def save_or_rescue(folder: RunFolder, files: SaveFiles, results: FileContents, n
     try:
         folder.save_files(*files)
     except InputError as error:
+        # Before the rescue, which saves into the folder too and so changes has_saved_files.
         earlier = f"; {folder.path} holds an earlier checkpoint, from which the run can go on"
-        earlier = earlier if folder.has_saved_files else ""  # asked before the rescue, which saves there too
+        earlier = earlier if folder.has_saved_files else ""
         raise InputError(f"{error.reason}; {name} {_save_elsewhere(folder, results)}{earlier}", error.name) from error
 
 

@@ -1,31 +1,34 @@
-"""Progress of a run on standard error: a live display on a terminal or in a notebook, plain lines elsewhere.
+"""Progress of a run on standard error, and an estimate of what the whole run will cost.
 
-Every kind of run has a subclass of :class:`ProgressDisplay` that says what to show; the display is the same.
+Progress is a live display on a terminal or in a notebook, and plain lines elsewhere. Every kind of run has a subclass
+of :class:`ProgressDisplay` that says what to show; the display is the same.
 """
 
 from __future__ import annotations
 
 import importlib.util
 import math
+import resource
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, NamedTuple, Self, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.progress_bar import ProgressBar
 from rich.text import Text
 
-from adagoal.core.exploration_run import ExplorationRun
+from adagoal.core.exploration_run import ExplorationRun, RunObserver
 from adagoal.core.user_code import call_observer
 
-REFRESH_SECONDS = 0.1
-"""Seconds between two updates of a live display."""
-PLAIN_LINE_SECONDS = 10.0
-"""Seconds between two plain lines of an exploration."""
+if TYPE_CHECKING:
+    from adagoal.deep.training_history import TrainingHistory
+
+PLAIN_LINE_SECONDS = 10.0  # between two plain lines of an exploration
 
 ObservedT = TypeVar("ObservedT")
 ObserverFunction = Callable[[ObservedT], bool | None]
@@ -62,8 +65,10 @@ class ProgressDisplay:
         raise NotImplementedError
 
     def __enter__(self) -> Self:
+        # Plain lines start after a pause, so short runs print none.
         self._next_update_time = time.monotonic() + (0.0 if self.is_live else PLAIN_LINE_SECONDS)
-        if self.is_live:  # a new one each time: a Live that was stopped would move the cursor up again
+        # A new one each time: a Live that was stopped would move the cursor up again.
+        if self.is_live:
             self._live_display = Live(
                 console=self._console,
                 get_renderable=self._render,
@@ -84,9 +89,10 @@ class ProgressDisplay:
     def __call__(self, *observed: Any) -> None:
         """Update the display, if it is time."""
         now = time.monotonic()
+        # Described only when shown: a run calls this after every rollout.
         if self._is_quiet or (self.throttled and now < self._next_update_time):
             return
-        self._next_update_time = now + (REFRESH_SECONDS if self.is_live else PLAIN_LINE_SECONDS)
+        self._next_update_time = now + (0.1 if self.is_live else PLAIN_LINE_SECONDS)
         self._observed, self._shown = observed, self.describe(*observed)
         if self._live_display is not None:
             self._live_display.refresh()
@@ -136,6 +142,7 @@ class ExplorationProgress(ProgressDisplay):
         """Return steps, goals and errors of the run so far."""
         now = time.monotonic()
         self._recent_steps.append((now, run.steps))
+        # The speed of the last 3 seconds: a run becomes faster, because new states make its early plans frequent.
         while len(self._recent_steps) > 2 and now - self._recent_steps[0][0] > 3.0:
             self._recent_steps.popleft()
         then, before = self._recent_steps[0]
@@ -148,6 +155,7 @@ class ExplorationProgress(ProgressDisplay):
         steps = f"{run.steps:,} steps" + (f" ({speed:,.0f}/s)" if speed > 0 else "")
         episodes = f"{len(run.episode_goals):,} episodes"
         goals = f"goals: {n_done} certified, {int(is_open.sum())} open"
+        # Without a guarantee nothing may be called certified, not even while the run goes on.
         if not estimates.guarantee:
             goals = f"goals: {n_done} done, {int(is_open.sum())} open (no guarantee)"
         largest = float(estimates.E[is_open].max(initial=0.0))
@@ -160,12 +168,89 @@ class ExplorationProgress(ProgressDisplay):
         return Progress(lines, share, "  ".join([steps, episodes, goals, error, *left]))
 
 
+class TrainingProgress(ProgressDisplay):
+    """Progress of training: one plain line per test if the display is not live. ``opening`` is printed first."""
+
+    throttled = False
+
+    def __init__(self, quiet: bool = False, opening: str = "") -> None:
+        super().__init__(quiet)
+        self._opening = opening
+        self._first_cycle: tuple[float, int] | None = None  # time and steps: everything before is start-up
+        self._test_text = ""
+
+    def describe(self, history: TrainingHistory) -> Progress:
+        """Return the steps, the speed and the last test result."""
+        rows = history.rows[-len(history.configs) :]
+        done, planned = history.steps_before_cycle(rows[0]["cycle"] + 1), history.configs[0].steps
+        now = time.monotonic()
+        if self._first_cycle is None:
+            # Compilation and the start of workers would make the speed look too low for a long time.
+            self._first_cycle = now, done
+            if self._opening:
+                self.print_line(self._opening)
+        then, before = self._first_cycle
+        speed = (done - before) / max(now - then, 1e-9)
+        is_tested = "success" in rows[0]
+        if is_tested:
+            success = " ".join(f"{row['success']:.2f}" for row in rows)
+            self._test_text = f"  success {success} (at {rows[0]['steps']})"  # a cycle begins with its test
+        line = f"{done} / {planned} steps  {speed:.0f} steps/s a run{self._test_text}"
+        return Progress([line], min(done / planned, 1.0), line if is_tested else "")
+
+
 class CertificationProgress(ProgressDisplay):
     """Progress of a certification; nothing is printed if the display is not live."""
 
     def describe(self, n_open: int, n_rollouts: int) -> Progress:
         """Return the number of open cells and of rollouts."""
         return Progress([f"{n_open} open cells  {n_rollouts} rollouts"])
+
+
+@dataclass(frozen=True)
+class CostEstimate:
+    """Cost of a run from its beginning to its end."""
+
+    steps: float
+    seconds: float
+    bytes: int
+    done: float  # share of the steps that is done
+
+    def __str__(self) -> str:
+        return (
+            f"about {self.steps:.1e} steps, {format_duration(self.seconds)} and {self.bytes / 1e6:,.0f} MB in all; "
+            f"{100 * self.done:.0f}% of the steps are done"
+        )
+
+
+class CostEstimator:
+    """Observer that ends a run as soon as its cost can be estimated; it calls another observer first."""
+
+    def __init__(self, observe: RunObserver) -> None:
+        self.cost_estimate: CostEstimate | None = None
+        self._observe = observe
+        self._marks: list[tuple[int, float]] = [(0, 0.0)]  # steps and seconds, each time the steps have grown by 2%
+
+    def __call__(self, run: ExplorationRun) -> bool:
+        """Called after every rollout."""
+        proceed = call_observer(self._observe, run)
+        # Not after every rollout: an estimate reads the whole trace, and the marks would grow with the run.
+        if run.steps >= 1.02 * self._marks[-1][0]:
+            self._marks.append((run.steps, run.seconds))
+            self.cost_estimate = self._estimate_cost(run)
+        return proceed and self.cost_estimate is None
+
+    def _estimate_cost(self, run: ExplorationRun) -> CostEstimate | None:
+        total = extrapolate_total_steps(run.trace, run.estimates.epsilon)
+        # Before a quarter of the steps is done, the largest error is too noisy for an estimate of the cost.
+        if total is None or total > 4 * run.steps:
+            return None
+        # Early steps are slower: new states make plans frequent. So the rest is charged at the pace of the last half.
+        steps, seconds = next(mark for mark in self._marks if mark[0] >= run.steps / 2)
+        pace = (run.seconds - seconds) / max(run.steps - steps, 1)
+        # The peak so far stands for the whole run: the tables of the known states are allocated by now.
+        memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+        return CostEstimate(total, run.seconds + pace * (total - run.steps), memory, run.steps / total)
 
 
 def extrapolate_total_steps(trace: list[tuple[int, int, float, int]], epsilon: float) -> float | None:

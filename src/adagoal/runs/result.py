@@ -21,8 +21,8 @@ from adagoal.core.tabular_policy import Policy
 from adagoal.core.types import resolve_number, state_label
 from adagoal.envs import model_sources
 from adagoal.envs.model import TabularMDP
-from adagoal.runs.exploration_schemas import EXPLORATION_KIND, POLICIES_SCHEMA, RESULT_SCHEMA, RUN_CHECKPOINT_SCHEMA
-from adagoal.runs.folder_reader import MANIFEST_FORMAT, FolderFiles, SavedRun, read_saved_run
+from adagoal.runs.exploration_schemas import POLICIES_SCHEMA, RESULT_SCHEMA, RUN_CHECKPOINT_SCHEMA
+from adagoal.runs.folder_reader import MANIFEST_FORMAT, FolderFiles, RunKind, SavedRun, read_saved_run
 from adagoal.runs.result_text import result_to_html
 from adagoal.runs.run_folder import open_locked_folder
 from adagoal.runs.state_metadata import StateFinder, StateMetadata, read_state_metadata
@@ -38,7 +38,14 @@ class Certificate(NamedTuple):
 
 @dataclass(frozen=True)
 class Result:
-    """Outcome of :func:`adagoal.explore`; :func:`adagoal.load` returns it again."""
+    """Outcome of :func:`adagoal.explore`; :func:`adagoal.load` returns it again.
+
+    Examples
+    --------
+    The examples of the methods use this result:
+
+    >>> result = adagoal.explore("grid", radius=3, env_args={"rows": 2, "cols": 2}, seed=0)
+    """
 
     setting: ExplorationSettings
     status: Status
@@ -80,46 +87,114 @@ class Result:
     view: StateMetadata = field(default_factory=StateMetadata)
     """Names of the states, and how they are drawn."""
 
+    # Fields that have the same form in result.json.
+    _plain_fields = (
+        *("status", "certified_radius", "guarantee", "open_goals", "steps", "episodes", "plans", "wall_seconds"),
+        *("reset_action", "warnings", "void"),
+    )
+
     def __repr__(self) -> str:
         problem = f"{self.setting.env} within {self.setting.radius} steps"
         outcome = f"{len(self.goals)} goals, {len(self.open_goals)} of them open"
         return f"<Result of {problem}, {self.status}: {outcome}, after {self.steps:,} steps>"
 
     def _repr_html_(self) -> str:
-        return result_to_html(self)  # shown by notebooks
+        return result_to_html(self)
 
     def goal(self, goal: int | str) -> int:
-        """Return the number of a goal given by its number or its name."""
+        """Return the number of a goal given by its number or its name.
+
+        Parameters
+        ----------
+        goal: its number or its name.
+
+        Examples
+        --------
+        >>> result.goal("(0, 1)")
+        1
+        """
         names = self.view.labels if self.goal_names is None else self.goal_names
         return resolve_number(goal, names, self.n_states if self.goal_names is None else len(names), "goal")
 
     def goal_label(self, goal: int) -> str:
-        """Return the name of a goal."""
+        """Return the name of a goal.
+
+        Parameters
+        ----------
+        goal: its number.
+
+        Examples
+        --------
+        >>> result.goal_label(1)
+        '(0, 1)'
+        """
         return self.label(goal) if self.goal_names is None else to_single_line(self.goal_names[goal])
 
     def members(self, goal: int | str) -> list[int]:
-        """Return the known states of a goal, which is reached in any of them."""
+        """Return the known states of a goal, which is reached in any of them.
+
+        Parameters
+        ----------
+        goal: its number or its name.
+
+        Examples
+        --------
+        >>> result.members(1)
+        [1]
+        """
         number = self.goal(goal)
         if self.goal_names is None:
             return [number]
         return [int(s) for s in np.flatnonzero(membership_mask(self.arrays["goals_at"], number))]
 
     def certificate(self, goal: int | str) -> Certificate:
-        """Return bounds on the expected number of steps from s0 to the goal."""
+        """Return bounds on the expected number of steps from s0 to the goal.
+
+        Parameters
+        ----------
+        goal: number or name of a goal that was seen.
+
+        Examples
+        --------
+        >>> lower, upper = result.certificate(1)
+        >>> 1.0 <= lower < upper
+        True
+        """
         number = self._goal_number(goal)
         if number not in self.certificates:
             raise InputError(f"goal {goal} is not among the goals that were seen")
         return self.certificates[number]
 
     def error(self, goal: int | str) -> float:
-        """Return how many expected steps the goal's policy may be worse than the best one (see ``errors``)."""
+        """Return how many expected steps the goal's policy may be worse than the best one (see ``errors``).
+
+        Parameters
+        ----------
+        goal: number or name of a goal of the result.
+
+        Examples
+        --------
+        >>> result.error(1) <= result.setting.epsilon
+        True
+        """
         number = self._goal_number(goal)
         if number not in self.errors:
             raise InputError(f"goal {goal} is not among the {len(self.goals)} goals of the result")
         return self.errors[number]
 
     def policy(self, goal: int | str) -> Policy:
-        """Return the policy for a goal: (state) -> action, and ``act(observation)``; the reset is ``reset_action``."""
+        """Return the policy for a goal: (state) -> action, and ``act(observation)``; the reset is ``reset_action``.
+
+        Parameters
+        ----------
+        goal: number or name of a goal of the result.
+
+        Examples
+        --------
+        >>> policy = result.policy("(0, 1)")
+        >>> policy(0) == policy.act("(0, 0)")
+        True
+        """
         number = self._goal_number(goal)
         rows = np.flatnonzero(self.arrays["policy_goals"] == number)
         if not len(rows):
@@ -135,15 +210,41 @@ class Result:
 
     @property
     def n_states(self) -> int:
-        """Number of states: all that the environment declares, or else those that were visited."""
+        """Number of states: all that the environment declares, or else those that were visited.
+
+        Examples
+        --------
+        >>> result.n_states
+        4
+        """
         return len(self.arrays.get("observations", self.arrays["visits"]))
 
     def label(self, state: int) -> str:
-        """Return the name of a state, or its number if it has no name."""
+        """Return the name of a state, or its number if it has no name.
+
+        Parameters
+        ----------
+        state: its number.
+
+        Examples
+        --------
+        >>> result.label(3)
+        '(1, 1)'
+        """
         return state_label(self.view.labels, resolve_number(state, (), self.n_states, "state"))
 
     def state(self, label: str) -> int:
-        """Return the state with a name."""
+        """Return the state with a name.
+
+        Parameters
+        ----------
+        label: the name of the state.
+
+        Examples
+        --------
+        >>> result.state("(1, 1)")
+        3
+        """
         return resolve_number(label, [to_single_line(name) for name in self.view.labels], self.n_states, "state")
 
     def table(self) -> list[dict[str, Any]]:
@@ -151,6 +252,11 @@ class Result:
 
         ``within`` says whether the goal is one of the result, ``open`` whether its certificate is unfinished; ``error``
         is NaN for other goals, and ``states`` is the number of its states.
+
+        Examples
+        --------
+        >>> [(row["label"], row["within"]) for row in result.table()][:2]
+        [('(0, 0)', True), ('(0, 1)', True)]
         """
 
         def row(goal: int) -> dict[str, Any]:
@@ -170,7 +276,13 @@ class Result:
         return [row(goal) for goal in (*self.goals, *(g for g in self.certificates if g not in chosen))]
 
     def frame(self) -> Any:
-        """Return the table as a pandas data frame, one row per goal; needs pandas."""
+        """Return the table as a pandas data frame, one row per goal; needs pandas.
+
+        Examples
+        --------
+        >>> result.frame().loc[1, "label"]  # doctest: +SKIP
+        '(0, 1)'
+        """
         try:
             import pandas
         except ImportError:
@@ -178,14 +290,21 @@ class Result:
         return pandas.DataFrame(self.table()).set_index("goal")
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the JSON form: the setting, the outcome, and one row {goal, lower, upper, error} per goal of X."""
+        """Return the JSON form: the setting, the outcome, and one row {goal, lower, upper, error} per goal of X.
+
+        Examples
+        --------
+        >>> result.to_dict()["env"]
+        'grid'
+        """
         chosen = set(self.goals)
         return {
             "format": MANIFEST_FORMAT,
-            "kind": EXPLORATION_KIND,
+            "kind": RunKind.EXPLORATION,
             **asdict(self.setting),
             "radius_setting": self.setting.radius,
-            **{name: getattr(self, name) for name in _PLAIN_FIELDS},
+            **{name: getattr(self, name) for name in self._plain_fields},
+            # Replaces the radius of the setting, which may be "auto" and is kept as radius_setting.
             "radius": self.radius,
             "goals": [self._goal_row_to_json(g) for g in self.goals],
             "other_goals": [self._goal_row_to_json(g) for g in self.certificates if g not in chosen],
@@ -194,38 +313,41 @@ class Result:
 
     def _goal_row_to_json(self, goal: int) -> dict[str, Any]:
         low, up = self.certificates[goal]
-        row = {
-            "goal": goal,
-            "lower": _infinity_to_none(low),
-            "upper": _infinity_to_none(up),
-            "label": self.goal_label(goal),
-        }
+        row: dict[str, Any] = {"goal": goal, "lower": _infinity_to_none(low), "upper": _infinity_to_none(up)}
+        row["label"] = self.goal_label(goal)
         if self.goal_names is not None:
             row["states"] = len(self.members(goal))
         return {**row, "error": _infinity_to_none(self.errors[goal])} if goal in self.errors else row
 
     def contents(self) -> FileContents:
-        """Return the files: the result, its arrays, names and map of the states, the model if the user gave one."""
-        files: FileContents = {
-            "result.json": json_content(self.to_dict()),
-            "policies.npz": arrays_content(self.arrays),
-        }
+        """Return the files: the result, its arrays, names and map of the states, the model if the user gave one.
+
+        Examples
+        --------
+        >>> sorted(result.contents())
+        ['policies.npz', 'result.json', 'view.json']
+        """
+        files: FileContents = {"result.json": json_content(self.to_dict()), "policies.npz": arrays_content(self.arrays)}
         return files | self.view.file_contents() | model_sources.model_folder_contents(self.model)
 
     def save(self, path: str | Path) -> Path:
-        """Write the result into a folder, in one commit; another run there is not overwritten."""
+        """Write the result into a folder, in one commit; another run there is not overwritten.
+
+        Parameters
+        ----------
+        path: the folder; it is created.
+
+        Examples
+        --------
+        >>> result.save("runs/grid").name
+        'grid'
+        """
         folder = check_folder_path("path", path)
-        with open_locked_folder(folder, EXPLORATION_KIND) as held:
+        with open_locked_folder(folder, RunKind.EXPLORATION) as held:
             if held.saved_run is not None:
                 refuse_different_run(held.saved_run, self.setting, self.model)
             held.save_files(results=self.contents())
         return folder
-
-
-_PLAIN_FIELDS = (
-    *("status", "certified_radius", "guarantee", "open_goals", "steps", "episodes", "plans", "wall_seconds"),
-    *("reset_action", "warnings", "void"),
-)  # fields that have the same form in result.json
 
 
 def load_result(path: str | Path) -> Result:
@@ -241,6 +363,7 @@ def load_saved_result(saved: SavedRun) -> Result:
         command = f"adagoal resume {quote(str(saved.path))}"
         raise InputError(f"{saved.path}: the run was cut off before its end; resume it with: {command}")
     result = read_result_files(files, "result.json", "policies.npz")
+    # Not in read_result_files, because the result of a curriculum's stage is stored without them.
     result = replace(result, model=read_stored_model(files), view=read_state_metadata(files, result.n_states))
     saved.warn_about_damage()
     return result
@@ -248,7 +371,7 @@ def load_saved_result(saved: SavedRun) -> Result:
 
 def require_exploration(saved: SavedRun) -> None:
     """Refuse training runs, and name the commands for them."""
-    if saved.kind != EXPLORATION_KIND:
+    if saved.kind != RunKind.EXPLORATION:
         path = quote(str(saved.path))
         test, resume = f"adagoal evaluate {path}", f"adagoal resume {path}"
         raise InputError(f"{saved.path}: a run of adagoal train; test it with: {test}, resume it with: {resume}")
@@ -293,7 +416,8 @@ def refuse_different_run(saved: SavedRun, setting: ExplorationSettings, model: T
     else:
         _, facts = saved.checkpoint_files().load_arrays("checkpoint.npz", facts_schema=RUN_CHECKPOINT_SCHEMA)
         old, finished = facts["setting"], False
-    new = json.loads(json.dumps(asdict(setting)))  # as JSON: tuples become lists
+    # Compared as JSON, in which tuples are lists. A larger budget continues the same run, so budgets may differ.
+    new = json.loads(json.dumps(asdict(setting)))
     differ = [name for name in new if name != "budget" and old[name] != new[name]]
     if not differ and not model_sources.models_equal(read_stored_model(files), model):
         differ = ["the models"]
@@ -306,6 +430,7 @@ def refuse_different_run(saved: SavedRun, setting: ExplorationSettings, model: T
 def settings_from_json(data: Mapping[str, Any]) -> ExplorationSettings:
     """Return the settings among the entries of a checkpoint or a ``result.json``."""
     fields = {name: data[name] for name in ExplorationSettings.__dataclass_fields__}
+    # A tuple again, because settings are compared with those of the caller.
     goal_space = fields.pop("goal_space")
     return ExplorationSettings(**fields, goal_space=None if goal_space is None else tuple(goal_space))
 
@@ -317,7 +442,7 @@ def _result_from_json(data: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]
     }
     if len(certificates) < len(rows):
         raise ValueError("a goal is there twice")
-    plain = {name: data[name] for name in _PLAIN_FIELDS}
+    plain = {name: data[name] for name in Result._plain_fields} | {"status": Status(data["status"])}
     return Result(
         setting=settings_from_json({**data, "radius": data["radius_setting"]}),
         radius=data["radius"],
@@ -326,12 +451,14 @@ def _result_from_json(data: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]
         errors={row["goal"]: _none_to_infinity(row["error"]) for row in data["goals"]},
         arrays=arrays,
         goal_names=None if data["goal_names"] is None else tuple(data["goal_names"]),
-        **plain | {"status": Status(data["status"])},
+        **plain,
     )
 
 
 def _check_result_consistency(result: Result) -> None:
     """Check that the parts of a result speak of the same states, goals and run."""
+    # The schemas check each file by itself. Here a damaged or forged file must fail because of the other one: tables
+    # and maps are indexed by goals and states from both.
     arrays, status = result.arrays, result.status
     goals, policy_goals = set(result.goals), arrays["policy_goals"].tolist()
     trace_steps = arrays["trace"][:, 0]
@@ -369,11 +496,13 @@ def _check_result_consistency(result: Result) -> None:
 
 def find_contradicted_goals(certificates: Mapping[int, Certificate]) -> list[int]:
     """Return goals whose lower bound lies above the upper one, by more than rounding."""
+    # Relative, because bounds of thousands of steps round by more than bounds of a few.
     return [g for g, (low, up) in certificates.items() if low > up + 1e-6 * (1.0 + up)]
 
 
 def _infinity_to_none(value: float) -> float | None:
-    return value if math.isfinite(value) else None  # JSON has no infinity
+    # JSON has no infinity.
+    return value if math.isfinite(value) else None
 
 
 def _none_to_infinity(value: float | None) -> float:

@@ -17,8 +17,7 @@ if TYPE_CHECKING:
     from adagoal.deep.config import Config
     from adagoal.runs.result import Result
 
-MAX_SUMMARY_ROWS = 15
-"""Largest number of goals in the summary of a notebook."""
+MAX_SUMMARY_ROWS = 15  # goals in the summary of a notebook
 NO_GUARANTEE_TEXT = "no guarantee"
 
 
@@ -40,6 +39,7 @@ def result_to_html(result: Result) -> str:
     ]
     if shown:
         header = _format_row("th", ("goal", "expected steps", "", "worse than the best by at most"))
+        # The longest bound is 0 if the start is the only goal.
         goals = "".join(_format_goal_row(row, max(longest, 1e-9), colour) for row in shown)
         lines.append(f"<table><thead>{header}</thead><tbody>{goals}</tbody></table>")
     if len(rows) > len(shown):
@@ -60,6 +60,8 @@ def _format_summary_line(result: Result) -> str:
 def _format_goal_row(row: dict[str, Any], longest: float, colour: str) -> str:
     lower, upper = row["lower"], row["upper"]
     is_bounded = math.isfinite(upper)
+    # A goal without an upper bound may begin beyond the longest bound. A tight interval keeps 1% of the width, because
+    # it would be invisible otherwise.
     left = 100.0 * min(lower / longest, 1.0)
     width = max(100.0 * (upper - lower) / longest, 1.0) if is_bounded else 100.0 - left
     frame = "display:inline-block;position:relative;width:16em;height:0.8em;background:rgba(128,128,128,0.15)"
@@ -94,7 +96,10 @@ def make_headline(result: Result) -> Headline:
     """Return the status of a run, what it means, and what it cost."""
     cost = f"It took {result.steps:,} steps in {result.episodes:,} episodes and {result.wall_seconds:.1f} s."
     if result.status is Status.CERTIFIED:
-        return Headline("good", "Certified", (_certified_promise(result), *_radius_sentences(result), cost))
+        # A curriculum has chosen the radius itself, so the reader must be told which it was.
+        chosen = (f"{result.radius:g} is the radius at which every goal was certified.",)
+        radius = chosen if isinstance(result.setting.radius, str) else ()
+        return Headline("good", "Certified", (_certified_promise(result), *radius, cost))
     if result.status is Status.VOID:
         claim = "a check that the certificates depend on has failed, so nothing is certified:"
         return Headline("none", "Void", (claim, "; ".join(result.void) + ".", cost))
@@ -113,17 +118,10 @@ def make_headline(result: Result) -> Headline:
 def _certified_promise(result: Result) -> str:
     L, epsilon = result.radius, result.setting.epsilon
     return (
-        f"with probability {_confidence_text(result)} "
-        f"or more, each of the {_goal_count_text(len(result.goals))} found is "
-        f"reached by its policy in at most {L + epsilon:g} expected steps and at most {epsilon:g} more than the best "
-        f"policy needs, and no goal that can be reached within {L:g} steps is missing."
+        f"with probability {_confidence_text(result)} or more, each of the {_goal_count_text(len(result.goals))} found "
+        f"is reached by its policy in at most {L + epsilon:g} expected steps and at most {epsilon:g} more than the "
+        f"best policy needs, and no goal that can be reached within {L:g} steps is missing."
     )
-
-
-def _radius_sentences(result: Result) -> tuple[str, ...]:
-    if not isinstance(result.setting.radius, str):
-        return ()
-    return (f"{result.radius:g} is the radius at which every goal was certified.",)
 
 
 def _unfinished_sentences(result: Result) -> tuple[str, ...]:
@@ -160,11 +158,12 @@ def resume_command(result: Result, folder: Path) -> str:
     """
     setting = result.setting
     goals = (setting.goal_sets or {}).get("file")
+    # The folder holds the model of the user, so no environment need be given again.
     env = setting.env if result.model is None else ""
     budget = None
     if result.status is Status.BUDGET:
         budget = max(2 * result.steps, _round_up_two_digits(result.steps + (estimate_steps_left(result) or 0)))
-    return _format_resume_command("adagoal.resume", folder, env, setting.goal_rule, goals, budget)
+    return _format_resume_command(folder, env, setting.goal_rule, goals, budget)
 
 
 def estimate_steps_left(result: Result) -> int | None:
@@ -183,14 +182,13 @@ def _round_up_two_digits(steps: float) -> int:
 def resume_training_command(config: Config, folder: Path, steps: int) -> str:
     """Return the command that continues training after ``steps`` steps."""
     budget = 2 * steps if steps >= config.steps else None
-    return _format_resume_command("adagoal.resume", folder, config.env, config.goal_rule, None, budget)
+    return _format_resume_command(folder, config.env, config.goal_rule, None, budget)
 
 
-def _format_resume_command(
-    function: str, folder: Path, env: str, rule: str, goals: str | None, budget: int | None
-) -> str:
+def _format_resume_command(folder: Path, env: str, rule: str, goals: str | None, budget: int | None) -> str:
+    # An object cannot be named on the command line.
     if env.startswith(OBJECT_ENV_PREFIX):
-        return f"{function}({str(folder)!r}, env=...)"
+        return f"adagoal.resume({str(folder)!r}, env=...)"
     words = ["adagoal", "resume", str(folder)]
     words += ["--env", env] if ":" in env else []
     words += ["--goal-rule", rule] if is_file_spec(rule) else []

@@ -56,8 +56,6 @@ from adagoal.runs.folder_reader import (
 MIN_SAVE_INTERVAL_SECONDS = 10.0  # a killed run loses at most about this much work, if saves are quick
 MAX_SAVE_TIME_SHARE = 0.03  # share of the run time that saves may take; slow saves become rarer
 
-_STAGED_NAME_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*-([0-9]{6,12})(\.[a-z]{1,8}){1,2}")
-
 
 def save_interval_elapsed(since: float, cost: float) -> bool:
     """Return True if it is time to save, ``since`` seconds after a save that took ``cost`` seconds."""
@@ -72,12 +70,16 @@ def open_locked_folder(path: Path, kind: str) -> Iterator[RunFolder]:
         try:
             yield folder
         finally:
-            with contextlib.suppress(OSError):  # raised unless the folder is empty: nothing was ever saved
+            # Fails unless the folder is empty, and it is empty only if nothing was ever saved.
+            with contextlib.suppress(OSError):
                 (path / CHECKPOINTS_FOLDER).rmdir()
 
 
 class RunFolder:
     """A run folder, held for writing: see :func:`open_locked_folder`."""
+
+    # Only files with such names are ever removed from checkpoints/.
+    _staged_name_pattern = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*-([0-9]{6,12})(\.[a-z]{1,8}){1,2}")
 
     def __init__(self, path: Path, kind: str) -> None:
         self.path, self.kind = path, kind
@@ -88,9 +90,11 @@ class RunFolder:
             self._previous_run = find_saved_run(path)
             self._complete_commit()
         except InputError as error:
+            # Kept for later, because start_new_run must be able to replace a damaged run.
             self._read_error = error
         self._last_save_seconds, self._last_save_time = 0.0, time.monotonic()
-        numbers = (_STAGED_NAME_PATTERN.fullmatch(name) for name in _list_folder(path / CHECKPOINTS_FOLDER))
+        # Leftovers of a save that was cut off count too: _write_new_file refuses a name that exists.
+        numbers = (self._staged_name_pattern.fullmatch(name) for name in _list_folder(path / CHECKPOINTS_FOLDER))
         self._generation = max((int(match[1]) for match in numbers if match), default=0)
 
     @property
@@ -121,6 +125,7 @@ class RunFolder:
         try:
             self._save_once(checkpoint or {}, results or {})
         except InputError as error:
+            # report_write_errors hides the OSError from the traceback, but Python keeps it as the context.
             disk_is_full = getattr(error.__context__, "errno", None) in (errno.ENOSPC, errno.EDQUOT)
             if not disk_is_full or not self._drop_older_checkpoint():
                 raise
@@ -140,6 +145,7 @@ class RunFolder:
         previous = None if self._starts_new_run else self.saved_run
         if previous is not None and previous.kind != self.kind:
             raise InputError(f"{self.path}: holds a run of another kind ({previous.kind})")
+        # Staged names alone do not tell the last number: a commit renames result files, so none may be left.
         if self._previous_run is not None:
             self._generation = max(self._generation, self._previous_run.manifest.generation)
         self._generation += 1
@@ -148,13 +154,16 @@ class RunFolder:
             new = {name: self._write_staged_file(name, content, written) for name, content in checkpoint.items()}
             entries = {} if previous is None else dict(previous.manifest.results)
             entries |= {name: self._write_staged_file(name, content, written) for name, content in results.items()}
+            # Named in the manifest, so their removal is repeated if it is cut off after the commit.
             obsolete = tuple(name for name in self._list_obsolete_files() if name not in entries)
             checkpoints = ((new,) if new else ()) + self._kept_checkpoints()
             manifest = Manifest(self.kind, self._generation, checkpoints[:n_checkpoints], entries, obsolete)
             self._commit_manifest(manifest, written)
         except BaseException:
+            # Also after Ctrl-C: files that no manifest names only take up room.
             self._remove_written_files(written)
-            self._last_save_time = time.monotonic()  # do not try again at once
+            # A failed save counts as one, so a full disk is not tried again after every step.
+            self._last_save_time = time.monotonic()
             raise
         self._previous_run, self._read_error, self._starts_new_run = SavedRun(self.path, manifest), None, False
         self._complete_commit()
@@ -172,7 +181,8 @@ class RunFolder:
             return []
         if self._previous_run is not None:
             return list(self._previous_run.manifest.results)
-        if self._read_error is None:  # there was no run, so every file belongs to the user
+        # Without an error there was no run, so every file belongs to the user.
+        if self._read_error is None:
             return []
         # The manifest is damaged and names nothing: remove what a run writes.
         names = ("result.json", "policies.npz", "model.npz", "policy.npz", "goals.npz", "past.npz", "view.json")
@@ -189,14 +199,18 @@ class RunFolder:
         path = staged_file_path(self.path, MANIFEST_FILE, self._generation)
         _write_new_file(path, file_io.bytes_content(manifest.to_bytes()), written)
         with file_io.report_write_errors(self.path / MANIFEST_FILE):
+            # The names of the files must be durable before the manifest that lists them. In the other order a power
+            # failure could leave a manifest without its files.
             file_io.sync_folder(self.path / CHECKPOINTS_FOLDER)
             os.replace(path, self.path / MANIFEST_FILE)
             file_io.sync_folder(self.path)
+        # The folder itself may be new. Its parent may belong to another user, so a failure is ignored.
         with contextlib.suppress(OSError):
-            file_io.sync_folder(self.path.parent)  # the folder itself may be new
+            file_io.sync_folder(self.path.parent)
 
     def _remove_written_files(self, written: list[Path]) -> None:
         """Remove what a failed save wrote, unless it failed after its commit."""
+        # The error may come from the sync after the rename. Then the manifest in force names these files.
         with contextlib.suppress(InputError, OSError):
             now = find_saved_run(self.path)
             if now is None or now.manifest.generation != self._generation:
@@ -213,25 +227,29 @@ class RunFolder:
             return
         for name, entry in manifest.results.items():
             source = staged_file_path(self.path, name, entry.generation)
+            # It is missing if an earlier attempt has renamed it, or if an earlier save wrote the file.
             if os.path.lexists(source):
                 with file_io.report_write_errors(self.path / name):
                     os.replace(source, self.path / name)
+        # Before files are removed: the old copy still names those of the state before.
         with file_io.report_write_errors(self.path / MANIFEST_BACKUP_FILE):
             self._write_manifest_backup(manifest, raw)
         file_io.remove_partial_files(self.path)
         checkpoints = self.path / CHECKPOINTS_FOLDER
         needed = {staged_file_path(self.path, n, e.generation) for c in manifest.checkpoints for n, e in c.items()}
-        staged = {checkpoints / name for name in _list_folder(checkpoints) if _STAGED_NAME_PATTERN.fullmatch(name)}
+        staged = {checkpoints / name for name in _list_folder(checkpoints) if self._staged_name_pattern.fullmatch(name)}
         for leftover in (*(self.path / name for name in manifest.obsolete_files), *sorted(staged - needed)):
             with contextlib.suppress(OSError):  # a file that cannot be removed does no harm
                 leftover.unlink(missing_ok=True)
 
     def _write_manifest_backup(self, manifest: Manifest, raw: bytes) -> None:
         target = self.path / MANIFEST_BACKUP_FILE
+        # Opening a folder comes here too, and should not write if nothing is left to do.
         with contextlib.suppress(InputError):
             if read_manifest(target)[1] == raw:
                 return
         path = staged_file_path(self.path, MANIFEST_BACKUP_FILE, manifest.generation)
+        # A copy that was cut off may have left this file, and _write_new_file writes new files only.
         path.unlink(missing_ok=True)
         _write_new_file(path, file_io.bytes_content(raw), [])
         os.replace(path, target)
@@ -249,6 +267,7 @@ class _HashingWriter(io.RawIOBase):
     def write(self, data: Any) -> int:
         self.digest.update(data)
         self.size += self.file.write(data)
+        # Not len(data): the buffer may be an array whose items are larger than a byte.
         return memoryview(data).nbytes
 
 
@@ -256,6 +275,7 @@ def _write_new_file(path: Path, content: FileContent, written: list[Path]) -> _H
     """Write a new file and sync it."""
     with file_io.report_write_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
+        # O_EXCL overwrites nothing, and follows no link.
         handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
         written.append(path)
         with os.fdopen(handle, "wb") as file:
@@ -267,6 +287,7 @@ def _write_new_file(path: Path, content: FileContent, written: list[Path]) -> _H
 
 
 def _list_folder(folder: Path) -> list[str]:
+    # Behind a link, leftovers to be removed would be files of another folder.
     if os.path.islink(folder) and folder.name == CHECKPOINTS_FOLDER:
         raise InputError(f"{folder}: a link, where the run's own folder should be")
     try:

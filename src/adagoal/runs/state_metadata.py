@@ -19,27 +19,7 @@ from adagoal.core.types import GridLayout, resolve_number
 from adagoal.envs import observation_keys
 from adagoal.runs.folder_reader import FolderFiles
 
-STATE_METADATA_FILE = "view.json"
 MAX_MAP_CELLS = 10_000_000  # a forged map could otherwise allocate all memory
-
-
-def _pairs_schema(minimum: int) -> dict[str, Any]:
-    number = {"type": "integer", "minimum": minimum, "maximum": 2**31}
-    return {"type": "array", "minItems": 2, "maxItems": 2, "items": number}
-
-
-STATE_METADATA_SCHEMA = object_schema(
-    start=nullable_schema(COUNT_SCHEMA),
-    labels={"type": "array", "items": {"type": "string"}},
-    layout=nullable_schema(
-        object_schema(
-            shape=_pairs_schema(1),
-            cells={"type": "array", "items": _pairs_schema(-1)},
-            walls={"type": "array", "items": _pairs_schema(0)},
-        )
-    ),
-    space=nullable_schema({"type": "object"}),
-)
 
 
 @dataclass(frozen=True)
@@ -50,6 +30,8 @@ class StateMetadata:
     labels: tuple[str, ...] = ()
     layout: GridLayout | None = None
     observation_space: dict[str, Any] | None = None  # see :class:`adagoal.core.types.ObservedStates`
+
+    file_name = "view.json"
 
     def numbered_label(self, state: int) -> str:
         """Return the state's number, with its name if it has one, as plain text."""
@@ -69,25 +51,42 @@ class StateMetadata:
         if self.layout is not None:
             walls = np.argwhere(self.layout.walls).tolist()
             layout = {"shape": list(self.layout.shape), "cells": self.layout.cells.tolist(), "walls": walls}
+        # Labels are text from user code; a terminal or a browser would obey control characters in them.
         labels = [to_single_line(label) for label in self.labels]
         return {"start": self.start, "labels": labels, "layout": layout, "space": self.observation_space}
 
     def file_contents(self) -> FileContents:
         """Return the file."""
-        return {STATE_METADATA_FILE: file_io.json_content(self.to_dict())}
+        return {self.file_name: file_io.json_content(self.to_dict())}
 
 
 def read_state_metadata(files: FolderFiles, n_states: int) -> StateMetadata:
     """Read the metadata of ``n_states`` states."""
-    data = files.load_json(STATE_METADATA_FILE, STATE_METADATA_SCHEMA)
-    path = files.folder / STATE_METADATA_FILE
+    data = files.load_json(StateMetadata.file_name, _metadata_schema())
+    path = files.folder / StateMetadata.file_name
     with file_io.report_read_errors(path):
         layout = None if data["layout"] is None else _parse_layout(**data["layout"])
         _check_observation_space(data["space"])
+    # The report and policies index states by these tables, so tables of another run must be refused here.
     too_few_cells = layout is not None and len(layout.cells) < n_states
     if too_few_cells or len(data["labels"]) > n_states or not 0 <= (data["start"] or 0) < n_states:
         raise InputError(f"{path}: damaged, or not of this run (it is not about its {n_states} states)")
     return StateMetadata(data["start"], tuple(data["labels"]), layout, data["space"])
+
+
+def _metadata_schema() -> dict[str, Any]:
+    def pairs(minimum: int) -> dict[str, Any]:
+        number = {"type": "integer", "minimum": minimum, "maximum": 2**31}
+        return {"type": "array", "items": {"type": "array", "minItems": 2, "maxItems": 2, "items": number}}
+
+    # Cells begin at -1, because a state that is not on the map has the cell (-1, -1).
+    layout = object_schema(shape=pairs(1)["items"], cells=pairs(-1), walls=pairs(0))
+    return object_schema(
+        start=nullable_schema(COUNT_SCHEMA),
+        labels={"type": "array", "items": {"type": "string"}},
+        layout=nullable_schema(layout),
+        space=nullable_schema({"type": "object"}),
+    )
 
 
 def _parse_layout(shape: list[int], cells: list[list[int]], walls: list[list[int]]) -> GridLayout:
@@ -110,6 +109,7 @@ def _check_observation_space(space: Any) -> None:
     elif space is not None:
         try:
             observation_keys.make_key_reader(space)
+        # The description comes from the file: a forged one has any type, and any depth of nesting.
         except (KeyError, TypeError, AttributeError, RecursionError):
             raise ValueError("it does not say how observations are read") from None
 
@@ -122,7 +122,8 @@ class StateFinder:
         self._lookup: Callable[[Any], int | None] | None = None
 
     def __reduce__(self) -> Any:
-        return StateFinder, (self._metadata, self._digests, self._n_states)  # the lookup cannot be pickled
+        # Without the lookup: it is a closure, which cannot be pickled.
+        return StateFinder, (self._metadata, self._digests, self._n_states)
 
     def __call__(self, observation: Any) -> int | None:
         """Return the state, None for an observation that was never seen."""
@@ -132,6 +133,7 @@ class StateFinder:
             return self._lookup(observation)
         except InputError:
             raise
+        # An object of any class may be passed here, and reading it may raise anything.
         except Exception as error:
             text = f"this is no observation of the environment ({type(error).__name__}: {error})"
             raise InputError(text, "observation") from None
@@ -144,6 +146,7 @@ class StateFinder:
             first = view.observation_space["first"]
             return lambda given: resolve_number(index(given) - first, (), n_states, "observation")
         digests = () if self._digests is None else self._digests
+        # A row of zeros is a state without an observation, such as a virtual start.
         known = {row.tobytes(): state for state, row in enumerate(digests) if row.any()}
         read = observation_keys.make_key_reader(view.observation_space)
         return lambda observation: known.get(observation_keys.hash_state_key(read(observation)))

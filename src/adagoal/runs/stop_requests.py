@@ -44,11 +44,12 @@ class StopRequest:
 
     def begin_saving(self) -> None:
         """Let no signal interrupt the run from now on."""
+        # The flag first: a signal between these two lines must not request another interrupt.
         self.is_saving = True
         USER_CODE_SECTION.discard_interrupt()
 
     def remove_request_file(self) -> None:
-        """Remove the file."""
+        """Remove the file; a folder that cannot be written is reported by the save."""
         if self._request_file is not None:
             with contextlib.suppress(OSError):
                 self._request_file.unlink(missing_ok=True)
@@ -67,10 +68,12 @@ def stop_on_signals(folder: Path | None = None, at_once: bool = False) -> Iterat
     The exception is raised in user code only, or anywhere with ``at_once``, and never during the last save.
     """
     stop = StopRequest(folder)
+    # A request is for one run: one that a killed run left behind must not stop the next.
     stop.remove_request_file()
     USER_CODE_SECTION.discard_interrupt()
 
     def handle_signal(number: int, frame: FrameType | None) -> None:
+        # Normally only a flag is set, so the run ends between two steps, when its state is whole.
         repeated, stop.is_received = stop.is_received, True
         if not repeated or number != signal.SIGINT or stop.is_saving:
             return
@@ -79,7 +82,8 @@ def stop_on_signals(folder: Path | None = None, at_once: bool = False) -> Iterat
         USER_CODE_SECTION.request_interrupt()
 
     before = {}
-    if threading.current_thread() is threading.main_thread():  # Python allows no handler elsewhere
+    # Python allows signal handlers in the main thread only.
+    if threading.current_thread() is threading.main_thread():
         before = {number: signal.getsignal(number) for number in STOP_SIGNALS}
     if before.get(signal.SIGHUP) is signal.SIG_IGN:
         # nohup asked for that. Shells also ignore SIGINT for background jobs; that is no wish of the user.

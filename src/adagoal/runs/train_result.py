@@ -19,31 +19,24 @@ from adagoal.deep.policy import GoalPolicy
 from adagoal.deep.policy_evaluation import Evaluation, evaluate_policy
 from adagoal.deep.training_history import TrainingHistory
 from adagoal.runs import training_files as files
-from adagoal.runs.folder_reader import SavedRun, read_saved_run
+from adagoal.runs.folder_reader import RunKind, SavedRun, read_saved_run
 from adagoal.runs.run_folder import open_locked_folder
 
 
 @dataclass(frozen=True)
 class TrainResult:
-    """Outcome of :func:`adagoal.train`; :func:`adagoal.load` returns it again. ``result.policy(observation, goal)``
-    acts."""
+    """Outcome of :func:`adagoal.train`, which acts with ``policy(observation, goal)``."""
 
+    # done, budget (the minutes were spent) or interrupted. Training until certified ends as certified, or as budget if
+    # its steps or minutes were spent first.
     status: Status
-    """``done``, ``budget`` (the minutes were spent) or ``interrupted``. Training until certified ends as ``certified``,
-    or as ``budget`` if its steps or minutes were spent first."""
     history: TrainingHistory
-    policies: Sequence[GoalPolicy]
-    """One for each of the runs side by side."""
-    maps: dict[str, Floats]
-    """Final D and E over the training space (:meth:`adagoal.deep.training.Training.final_value_maps`); empty if the
-    folder was saved before the end."""
+    policies: Sequence[GoalPolicy]  # one for each of the runs side by side
+    maps: dict[str, Floats]  # final D and E over the training space; empty if the folder was saved before the end
     folder: Path | None
-    source: EnvSource | None = None
-    """Makes the environment for tests; None for a result that was loaded."""
-    notes: Sequence[str] = ()
-    """What was found damaged in the folder of a resumed run, and what was used instead."""
-    certificate: Certification | None = None
-    """For training until certified, the result of the last attempt; None if training ended before the first."""
+    source: EnvSource | None = None  # makes the environment for tests; None for a result that was loaded
+    notes: Sequence[str] = ()  # what was found damaged in the folder of a resumed run, and what was used instead
+    certificate: Certification | None = None  # the last attempt of training until certified
 
     def __repr__(self) -> str:
         config, last = self.history.configs[0], self.history.learning_curve(0)[-1]
@@ -89,6 +82,7 @@ class TrainResult:
 
     def env_source(self, env: Any, trust: bool, call: str) -> EnvSource:
         """Return what makes the environment; ``call`` is what to type if it must be given again."""
+        # A result that was not loaded still has the caller's environment, so no code of a folder is involved.
         if env is None and self.source is not None:
             return self.source
         return files.resolve_training_env(self.folder, self.history.configs[0], env, trust, call)
@@ -106,7 +100,7 @@ class TrainResult:
 
         To resume a run later, give :func:`adagoal.train` the folder as ``out``.
         """
-        with open_locked_folder(check_folder_path("path", path), files.TRAINING_KIND) as folder:
+        with open_locked_folder(check_folder_path("path", path), RunKind.TRAINING) as folder:
             if folder.saved_run is not None:
                 raise InputError(f"{folder.path} already holds a run; choose another folder", name="path")
             folder.save_files({}, self.contents())
@@ -119,6 +113,6 @@ def load_training(path: str | Path) -> TrainResult:
 
 def _load_saved_training(saved: SavedRun) -> TrainResult:
     record = files.read_training_record(saved)
-    policies = [files.read_policy(saved, record, run) for run in range(len(record.configs))]
+    policies = files.read_policies(saved, record)
     history, maps = files.read_history(saved, record, policies[0])
     return TrainResult(Status(record.data["status"]), history, policies, maps, saved.path, notes=saved.damage_notes)

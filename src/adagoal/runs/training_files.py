@@ -25,6 +25,7 @@ import platform
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
@@ -42,12 +43,18 @@ from adagoal.deep.goal_envs import EnvDimensions, EnvSource, SetGoalFunction
 from adagoal.deep.policy import GoalPolicy, NumpyActor, NumpyCritics
 from adagoal.deep.training_history import MAX_MAP_VALUE, TrainingHistory, ValueMapHistory
 from adagoal.envs import registry
-from adagoal.runs.folder_reader import MANIFEST_FORMAT, FolderFiles, SavedRun
+from adagoal.runs.folder_reader import MANIFEST_FORMAT, FolderFiles, RunKind, SavedRun
 from adagoal.settings.fields import declared_settings, per_run_settings, settings_json_schema
 
-TRAINING_KIND = "training"
-RESULT_FILE, LOG_FILE, POLICY_FILE = "result.json", "log.csv", "policy.npz"
-GOALS_FILE, PAST_MAPS_FILE = "goals.npz", "past.npz"
+
+class TrainingFile(StrEnum):
+    """Names of the result files."""
+
+    RESULT = "result.json"
+    LOG = "log.csv"
+    POLICY = "policy.npz"
+    GOALS = "goals.npz"
+    PAST_MAPS = "past.npz"
 
 
 def training_file_contents(
@@ -63,11 +70,11 @@ def training_file_contents(
     facts = {"env": first.env, "runs": len(policies), "with_achieved": first.with_achieved, "success": first.success}
     facts |= {name: list(getattr(first, name)) for name in ("low", "high", "shape")}
     return {
-        LOG_FILE: file_io.text_content(history.to_csv()),
-        GOALS_FILE: file_io.arrays_content(goals, compress=False),
-        PAST_MAPS_FILE: file_io.arrays_content(history.value_maps.to_arrays(), compress=False),
-        POLICY_FILE: file_io.arrays_content(weights, facts, compress=False),
-        RESULT_FILE: file_io.json_content(training_to_json(status, history)),
+        TrainingFile.LOG: file_io.text_content(history.to_csv()),
+        TrainingFile.GOALS: file_io.arrays_content(goals, compress=False),
+        TrainingFile.PAST_MAPS: file_io.arrays_content(history.value_maps.to_arrays(), compress=False),
+        TrainingFile.POLICY: file_io.arrays_content(weights, facts, compress=False),
+        TrainingFile.RESULT: file_io.json_content(training_to_json(status, history)),
     }
 
 
@@ -81,7 +88,7 @@ def training_to_json(status: Status, history: TrainingHistory) -> dict[str, Any]
     ]
     data = {
         "format": MANIFEST_FORMAT,
-        "kind": TRAINING_KIND,
+        "kind": RunKind.TRAINING,
         "status": status,
         "method": first.method_name,
         "env": first.env,
@@ -96,6 +103,7 @@ def training_to_json(status: Status, history: TrainingHistory) -> dict[str, Any]
 
 def _collect_provenance() -> dict[str, Any]:
     """Return the command, the machine and the versions behind a number."""
+    # Here, because loading a run must work without JAX.
     import jax
 
     versions = {"python": platform.python_version()}
@@ -171,7 +179,7 @@ def name_file_in_errors(files: FolderFiles, name: str) -> Iterator[None]:
 
 def require_training(saved: SavedRun) -> SavedRun:
     """Return the run; refuse an exploration."""
-    if saved.kind != TRAINING_KIND:
+    if saved.kind != RunKind.TRAINING:
         raise InputError(f"{saved.path}: holds a run of another kind ({saved.kind})")
     return saved
 
@@ -179,10 +187,10 @@ def require_training(saved: SavedRun) -> SavedRun:
 def read_training_record(saved: SavedRun) -> TrainingRecord:
     """Read the settings, curves and status of training."""
     files = require_training(saved).result_files()
-    if RESULT_FILE not in files:
+    if TrainingFile.RESULT not in files:
         raise InputError(f"{saved.path}: the training was cut off before its end; resume it first")
-    with name_file_in_errors(files, RESULT_FILE):
-        data = files.load_json(RESULT_FILE, training_result_schema())
+    with name_file_in_errors(files, TrainingFile.RESULT):
+        data = files.load_json(TrainingFile.RESULT, training_result_schema())
         configs = configs_from_json(data)
         if (data["env"], data["method"]) != (configs[0].env, configs[0].method_name):
             raise ValueError("env or method is not that of the settings")
@@ -207,7 +215,7 @@ def training_result_schema() -> dict[str, Any]:
     ends = (Status.DONE, Status.CERTIFIED, Status.BUDGET, Status.INTERRUPTED)
     return object_schema(
         format={"enum": [MANIFEST_FORMAT]},
-        kind={"enum": [TRAINING_KIND]},
+        kind={"enum": [RunKind.TRAINING.value]},
         status={"enum": [str(end) for end in ends]},
         method=text,
         env=text,
@@ -246,11 +254,11 @@ def read_policies(saved: SavedRun, record: TrainingRecord) -> list[GoalPolicy]:
         with_achieved={"type": "boolean"},
         success={"type": "number", "minimum": 0},
     )
-    with name_file_in_errors(files, POLICY_FILE):
-        arrays, facts = files.load_arrays(POLICY_FILE)
+    with name_file_in_errors(files, TrainingFile.POLICY):
+        arrays, facts = files.load_arrays(TrainingFile.POLICY)
         check_json_value(facts_schema, facts)
         if (facts["env"], facts["runs"]) != (record.configs[0].env, n_runs):
-            raise ValueError(f"not of the training that {RESULT_FILE} describes")
+            raise ValueError(f"not of the training that {TrainingFile.RESULT} describes")
         n_outputs = _check_policy_arrays(arrays, n_runs)
         low, high = (tuple(map(float, facts[name])) for name in ("low", "high"))
         shape = tuple(facts["shape"])
@@ -301,14 +309,15 @@ def read_goal_arrays(saved: SavedRun, record: TrainingRecord) -> dict[str, NDArr
     schema |= {f"{which}_box_{run}": coordinates(2, "G") for run in range(n_runs) for which in ("train", "test")}
     schema |= {"D": value_map, "E": value_map}
     schema |= {name: coordinates("G", optional=True) for name in ("low", "high")}
-    with name_file_in_errors(files, GOALS_FILE):
-        arrays, _ = files.load_arrays(GOALS_FILE, schema)
+    with name_file_in_errors(files, TrainingFile.GOALS):
+        arrays, _ = files.load_arrays(TrainingFile.GOALS, schema)
         n_cycles, *_, goal_size = arrays["chosen"].shape
         if goal_size == 0 or n_cycles == 0 or n_cycles * per_cycle != record.data["episodes"]:
             raise ValueError("there is not one chosen goal per episode")
         for name, box in arrays.items():
             if ("box" in name or name == "table") and (box[0] > box[1]).any():
                 raise ValueError(f"entry {name!r} is a box that ends before it begins")
+        # Maps are written at the end of a run, all four arrays or none.
         present = {"D", "E", "low", "high"} & arrays.keys()
         if present and (len(present) < 4 or (arrays["low"] > arrays["high"]).any()):
             raise ValueError("the maps are incomplete")
@@ -324,8 +333,8 @@ def read_past_maps(saved: SavedRun, record: TrainingRecord, axes: int) -> ValueM
     """Read earlier maps over ``axes`` goal coordinates, and the tests."""
     files, n_cycles = saved.result_files(), record.data["episodes"] // record.configs[0].episodes
     schema = training_history.value_map_schema(len(record.configs), n_cycles, axes)
-    with name_file_in_errors(files, PAST_MAPS_FILE):
-        arrays, _ = files.load_arrays(PAST_MAPS_FILE, schema)
+    with name_file_in_errors(files, TrainingFile.PAST_MAPS):
+        arrays, _ = files.load_arrays(TrainingFile.PAST_MAPS, schema)
         training_history.check_value_maps(arrays, n_cycles + 1)
     return ValueMapHistory.from_arrays(arrays)
 
@@ -354,9 +363,10 @@ def read_history(
         goals=list(arrays["chosen"]),
         value_maps=read_past_maps(saved, record, min(2, goal_size)),
     )
-    with name_file_in_errors(files, LOG_FILE):
-        history.rows = training_history.rows_from_csv(files.load_text(LOG_FILE))
+    with name_file_in_errors(files, TrainingFile.LOG):
+        history.rows = training_history.rows_from_csv(files.load_text(TrainingFile.LOG))
         check_json_value({"type": "array", "items": training_history.HistoryRow.schema}, history.rows)
+        # The curve is in both files. If they differ, the files are of two runs.
         if [history.learning_curve(run) for run in range(n_runs)] != record.learning_curves:
-            raise ValueError(f"not of the training that {RESULT_FILE} describes")
+            raise ValueError(f"not of the training that {TrainingFile.RESULT} describes")
     return history, {name: arrays[name] for name in ("D", "E", "low", "high") if name in arrays}

@@ -8,16 +8,18 @@ be resumed, tested and looked at as it was at its last save.
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import TracebackType
 from typing import Any
 
 from adagoal import goal_rules
 from adagoal.core.argument_checks import check_folder_path, check_integer
 from adagoal.core.errors import InputError, Status
-from adagoal.core.file_io import FileContents, arrays_content
+from adagoal.core.file_io import arrays_content
 from adagoal.deep import training_checkpoint
 from adagoal.deep.config import Config
 from adagoal.deep.goal_envs import EnvSource, SetGoalFunction
@@ -25,16 +27,50 @@ from adagoal.deep.training import Training, TrainingObserver
 from adagoal.deep.training_history import TrainingHistory
 from adagoal.parallel import safe_start
 from adagoal.runs import training_files as files
-from adagoal.runs.folder_reader import SavedRun, no_run, require_run_folder
+from adagoal.runs.folder_reader import RunKind, SavedRun, no_run, require_run_folder
 from adagoal.runs.job import JobMonitor, SaveFiles, run_job
 from adagoal.runs.run_folder import RunFolder, open_locked_folder
 from adagoal.runs.train_result import TrainResult
-from adagoal.runs.training_observers import TensorBoardObserver
 from adagoal.settings.exploration import ExecutionOptions
 from adagoal.settings.fields import check_arguments, declared_settings
 from adagoal.settings.training import TrainingOptions
 
-CHECKPOINT_FILE = "checkpoint.npz"
+
+class TensorBoardObserver:
+    """Writes the numbers of training runs for TensorBoard, one series per run and number. Use as a context manager.
+
+    ``folder`` gets one folder per run, named by goal rule and seed. This needs ``pip install 'adagoal[tensorboard]'``.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        if importlib.util.find_spec("tensorboardX") is None:
+            raise InputError("this needs tensorboardX: pip install 'adagoal[tensorboard]'", name="tensorboard")
+        self._folder = folder
+        self._writers: dict[int, Any] = {}
+        self._last_logged_steps: dict[tuple[int, str], int] = {}  # by run and number
+
+    def __enter__(self) -> TensorBoardObserver:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for writer in self._writers.values():
+            writer.close()
+
+    def __call__(self, history: TrainingHistory) -> None:
+        """Write the last row of each run, without numbers that were written before."""
+        for row in history.rows[-len(history.configs) :]:
+            run, steps = row["run"], row["steps"]
+            if run not in self._writers:
+                name = f"{history.configs[run].rule_name}-seed{row['seed']}"
+                self._writers[run] = importlib.import_module("tensorboardX").SummaryWriter(str(self._folder / name))
+            for tag in row.keys() - {"run", "seed", "goal_rule", "cycle", "steps"}:
+                # The last row comes twice: after its cycle, and once more when the run ends.
+                if self._last_logged_steps.get((run, tag), -1) < steps:
+                    self._writers[run].add_scalar(tag, row[tag], steps)
+                    self._last_logged_steps[run, tag] = steps
+            self._writers[run].flush()
 
 
 @dataclass(frozen=True)
@@ -54,13 +90,15 @@ class TrainingLimits:
         )
         check_arguments(ExecutionOptions, step_timeout=self.step_timeout)
         check_integer("pause", self.pause, 0, 10**12)
-        if self.tensorboard is not None:  # absolute, because the environment may change the current folder
+        # Absolute, because the environment may change the current folder.
+        if self.tensorboard is not None:
             object.__setattr__(self, "tensorboard", check_folder_path("tensorboard", self.tensorboard))
 
 
 class TrainingJob:
     """Training as :func:`adagoal.runs.job.run_job` sees it."""
 
+    checkpoint_file = "checkpoint.npz"
     saves_at_start = False  # there is no state before the first cycle
     # An update of the networks is one long compiled call. Waiting for it would make a second Ctrl-C useless.
     interrupt_anywhere = True
@@ -83,7 +121,7 @@ class TrainingJob:
         """Train to the end or the pause, with a test there."""
         training = self._training
         with self._tensorboard as log:
-
+            # The final checkpoint is saved before the test at the pause: from there a run can still be made longer.
             def after_cycle(history: TrainingHistory) -> bool:
                 log(history)
                 proceed = monitor.after_step(history)
@@ -111,7 +149,7 @@ class TrainingJob:
             return SaveFiles({}, {})
         history, policies = self._training.history, self._training.current_policies()
         return SaveFiles(
-            {CHECKPOINT_FILE: arrays_content(*self._training.state(), compress=False)},
+            {self.checkpoint_file: arrays_content(*self._training.state(), compress=False)},
             files.training_file_contents(Status.INTERRUPTED, history, policies, {}),
         )
 
@@ -121,12 +159,7 @@ class TrainingJob:
         policies, maps = training.current_policies(), training.final_value_maps()
         return TrainResult(status, training.history, policies, maps, self._folder, training.source)
 
-    def result_files(self, result: TrainResult) -> FileContents:
-        """Return the files of a result."""
-        return result.contents()
-
     def describe_result(self, result: TrainResult) -> str:
-        """Return what a message calls the result."""
         return "the policy"
 
 
@@ -145,6 +178,7 @@ def start_training(
     ``rule`` is the function behind a goal rule ``function:NAME``, ``limits`` are the fields of
     :class:`TrainingLimits`.
     """
+    # Before the lock: a worker that runs the user's script again would find it held by its parent.
     safe_start.exit_if_reimported()
     checked = TrainingLimits(**limits)
 
@@ -159,7 +193,7 @@ def start_training(
     path = check_folder_path("out", out)
     if path.exists() and not path.is_dir():
         raise InputError(f"{path} is not a folder", name="out")
-    with open_locked_folder(path, files.TRAINING_KIND) as folder:
+    with open_locked_folder(path, RunKind.TRAINING) as folder:
         if overwrite:
             folder.start_new_run()
         elif folder.saved_run is not None:
@@ -182,7 +216,7 @@ def resume_training(
     """Resume the training run in a folder (:func:`adagoal.resume`); ``steps`` 0 keeps the planned length."""
     safe_start.exit_if_reimported()
     checked = TrainingLimits(**limits)
-    with open_locked_folder(require_run_folder(path), files.TRAINING_KIND) as folder:
+    with open_locked_folder(require_run_folder(path), RunKind.TRAINING) as folder:
         if folder.saved_run is None:
             raise no_run(folder.path, "folder")
         saved = files.require_training(folder.saved_run)
@@ -202,16 +236,18 @@ def restore_training(
 ) -> Training:
     """Return the training of a checkpoint. Code that the folder names is refused before any of it runs."""
     checkpoint = saved.checkpoint_files()
-    path = checkpoint.candidate_paths[CHECKPOINT_FILE][0]
-    with files.name_file_in_errors(checkpoint, CHECKPOINT_FILE):
-        arrays, facts = checkpoint.load_arrays(CHECKPOINT_FILE)
+    path = checkpoint.candidate_paths[TrainingJob.checkpoint_file][0]
+    with files.name_file_in_errors(checkpoint, TrainingJob.checkpoint_file):
+        arrays, facts = checkpoint.load_arrays(TrainingJob.checkpoint_file)
         configs = training_checkpoint.read_configs(facts)
+    # Environment and goal rules are resolved before anything is built: only these two name code.
     source = files.resolve_training_env(saved.path, configs[0], env, trust, "adagoal.resume({}, env=...)", set_goal)
     source = replace(source, step_timeout=limits.step_timeout)
     rule = goal_rule if callable(goal_rule) else None
     rules = _resolve_goal_rules(configs, None if callable(goal_rule) else goal_rule, trust)
     first = configs[0]
-    played = min(first.steps, facts["cycle"] * first.episodes * first.horizon)  # all of it stays in the replay buffer
+    # A run cannot become shorter than what was played: all of it stays in the replay buffer.
+    played = min(first.steps, facts["cycle"] * first.episodes * first.horizon)
     length = max(steps, played) if steps else first.steps
     configs = [replace(c, goal_rule=own, steps=length) for c, own in zip(configs, rules, strict=True)]
     try:
