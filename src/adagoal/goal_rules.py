@@ -251,10 +251,10 @@ def resolve_rule(spec: str | GoalRule) -> GoalRule:
         return cast(GoalRule, loaded)
     name, _, options = spec.partition(":")
     found: Callable[..., Floats] | None = BUILTIN_RULES.get(name) or user_code.load_plugin(
-        user_code.GOAL_RULE_GROUP, name, "goal_rule"
+        user_code.PluginGroup.GOAL_RULES, name, "goal_rule"
     )
     if found is None:
-        known = ", ".join([*BUILTIN_RULES, *user_code.list_plugin_names(user_code.GOAL_RULE_GROUP)])
+        known = ", ".join([*BUILTIN_RULES, *user_code.list_plugin_names(user_code.PluginGroup.GOAL_RULES)])
         raise InputError(f"unknown rule {name!r}; choose one of {known} or FILE.py:FUNCTION", name="goal_rule")
     if not callable(found):
         raise InputError(f"{name!r} of an installed package is not a function", name="goal_rule")

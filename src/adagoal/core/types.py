@@ -19,7 +19,8 @@ Bools = NDArray[np.bool_]
 Longs = NDArray[np.int64]
 Ints = NDArray[np.int32]
 Actions = NDArray[np.int16]
-MAX_ACTIONS = 2**15 - 2  # the dtype of Actions holds this many, and one more for the reset
+# The dtype of Actions holds this many, and one more for the reset.
+MAX_ACTIONS = 2**15 - 2
 DIGEST_BYTES = 16  # of the hash that identifies an observation
 
 
@@ -35,9 +36,9 @@ class GridLayout:
 class ObservedStates(NamedTuple):
     """The digests of all observations, with which a result maps observations to states without the environment."""
 
+    # How to make a key from an observation (envs.observation_keys.make_key_reader). The kind "states" means that the
+    # observation is the state's number, counted from `first`.
     key_format: dict[str, Any]
-    """How to make a key from an observation (:func:`adagoal.envs.observation_keys.make_key_reader`). The kind "states"
-    means that the observation is the state's number, counted from ``first``."""
     digests: NDArray[np.uint8] = np.zeros((0, DIGEST_BYTES), np.uint8)  # [N, DIGEST_BYTES]; 0 without an observation
 
 
@@ -59,6 +60,7 @@ def resolve_number(name: Any, names: Sequence[str], size: int, what: str) -> int
     matches = [number for number, candidate in enumerate(names) if candidate == name]
     if len(matches) == 1:
         return matches[0]
+    # Labels of an environment need not be unique. The first match would silently be the wrong state.
     if matches:
         raise InputError(f"{len(matches)} {what}s are called {name!r}, the first are {matches[:3]}; give a number")
     close = difflib.get_close_matches(name, names, n=3, cutoff=0.4)

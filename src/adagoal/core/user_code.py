@@ -21,13 +21,20 @@ import importlib.util
 import os
 import sys
 from collections.abc import Callable, Iterator
+from enum import StrEnum
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any, TextIO
 
 from adagoal.core.errors import EnvironmentFailure, InputError, describe_exception
 
-ENV_GROUP, GOAL_RULE_GROUP, METHOD_GROUP = "adagoal.worlds", "adagoal.goal_rules", "adagoal.methods"
+
+class PluginGroup(StrEnum):
+    """Groups of entry points."""
+
+    ENVIRONMENTS = "adagoal.worlds"
+    GOAL_RULES = "adagoal.goal_rules"
+    METHODS = "adagoal.methods"
 
 
 def is_file_spec(spec: object) -> bool:
@@ -47,6 +54,7 @@ def load_from_file(spec: str, name: str) -> Any:
     module = importlib.util.module_from_spec(module_spec)
     try:
         module_spec.loader.exec_module(module)
+    # A script without a main guard may call sys.exit. That must not end the run without a message.
     except (Exception, SystemExit) as error:
         raise EnvironmentFailure(f"{file} could not be loaded: {type(error).__name__}: {error}", name) from error
     if not hasattr(module, attribute):
@@ -65,6 +73,7 @@ def load_plugin(group: str, name: str, argument: str) -> Any | None:
     if not points:
         return None
     packages = sorted({point.dist.name if point.dist is not None else point.value for point in points})
+    # The order of entry points is that of sys.path, so taking the first would depend on the installation.
     if len(packages) > 1:
         raise InputError(f"{name!r} is declared by several packages: {', '.join(packages)}", argument)
     try:
@@ -84,6 +93,7 @@ def call_observer(observe: Callable[..., bool | None] | None, *arguments: object
     try:
         return observe(*arguments) is not False
     except Exception as error:
+        # A bug in an observer of this package keeps its traceback; it is not the user's mistake.
         if (getattr(observe, "__module__", None) or "").partition(".")[0] == __name__.partition(".")[0]:
             raise
         raise EnvironmentFailure(f"the function raised {type(error).__name__}: {error}", "observe") from error
@@ -104,18 +114,21 @@ class UserCodeSection:
         if self._is_pending:
             self._is_pending = False
             raise KeyboardInterrupt
+        # The flag comes last: a signal handler may run between these lines, and raises once the flag is set.
         self._was_raised = False
         self._is_inside = True
 
     def __exit__(self, *_: object) -> None:
         self._is_inside = False
-        if self._was_raised:  # again, because the user's code may have caught it
+        # Raise again, because the user's code may have caught it, for example with a bare except.
+        if self._was_raised:
             self._was_raised = False
             raise KeyboardInterrupt
 
     def request_interrupt(self) -> None:
         """Raise ``KeyboardInterrupt``, now or when the next block begins; for a signal handler."""
         if self._is_inside:
+            # A second signal must not interrupt the user's clean-up after the first, so it waits for the next block.
             self._is_inside, self._was_raised = False, True
             raise KeyboardInterrupt
         self._is_pending = True
@@ -125,7 +138,9 @@ class UserCodeSection:
         self._is_pending = self._was_raised = False
 
 
-USER_CODE_SECTION = UserCodeSection()  # the one of this process; a plain object, because steps enter it often
+# One per process, because signal handlers are. Every step enters it, so it is a plain object that costs as little as
+# a null context.
+USER_CODE_SECTION = UserCodeSection()
 
 
 @contextlib.contextmanager
