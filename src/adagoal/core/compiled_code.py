@@ -7,8 +7,8 @@ through others.
 
 *JAX* keeps compiled programs in ``~/.cache/adagoal`` (or ``$XDG_CACHE_HOME/adagoal``), in one folder per kind of
 processor: machines may share a home folder, and code for one processor may crash on another. JAX names an entry after
-the program, its own version, the device and the compiler options. A kill or a full disk leaves incomplete entries, which
-this module removes.
+the program, its own version, the device and the compiler options. A kill or a full disk leaves incomplete entries; this
+module removes them.
 """
 
 from __future__ import annotations
