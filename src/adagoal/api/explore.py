@@ -277,7 +277,7 @@ def _report_misfit(path: Path, problem: str) -> Iterator[None]:
 
 def _read_transitions(saved: SavedRun, n_states: int, n_actions: int) -> dict[str, NDArray[Any]]:
     sizes = {"S": n_states, "A": n_actions}
-    return saved.result_files().load_arrays(TRANSITIONS_FILE, transition_data.TRANSITION_LOG_SCHEMA, sizes)[0]
+    return saved.result_files().load_arrays(TRANSITIONS_FILE, transition_data.TransitionLog.ARRAY_SCHEMA, sizes)[0]
 
 
 def transitions(path: str | Path) -> dict[str, NDArray[Any]]:

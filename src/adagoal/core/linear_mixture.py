@@ -25,7 +25,8 @@ from adagoal.core.argument_checks import check_integer, check_number
 from adagoal.core.errors import InputError
 from adagoal.core.types import Bools, Floats, Ints, Longs
 
-ROW_SUM_TOLERANCE = 1e-9  # rounding error that sums of probabilities may have
+# Rounding error that sums of probabilities may have.
+ROW_SUM_TOLERANCE = 1e-9
 
 
 @dataclass(frozen=True)
@@ -96,11 +97,12 @@ class LinearMixture:
     def theta_parametrisation(self) -> tuple[Floats, Floats]:
         """(theta0 [d], N [d, k]): the theta with <theta, row_sums[x]> = 1 are theta0 + N z, N orthonormal.
 
-        Probabilities sum to one, which is known without data. theta0 has the least norm. If the kernels are
-        distributions, the condition is sum_i theta_i = 1, so theta0 = (1/d, ..., 1/d) and k = d - 1.
+        theta0 has the least norm. If the kernels are distributions, theta0 = (1/d, ..., 1/d) and k = d - 1.
         """
+        # Rows that differ by rounding errors become one, so the matrix to decompose is mostly tiny, not [X, d].
         K = np.unique(np.round(self.row_sums, 12), axis=0)
-        square = np.concatenate([K, np.zeros((max(self.d - len(K), 0), self.d))])  # with d rows, v is complete
+        # With at least d rows the decomposition has all d right singular vectors, also those of the null space.
+        square = np.concatenate([K, np.zeros((max(self.d - len(K), 0), self.d))])
         u, sizes, v = np.linalg.svd(square, full_matrices=False)
         rank = int((sizes > 1e-9 * sizes[0]).sum()) if sizes[0] > 0 else 0
         theta0 = v[:rank].T @ ((u[: len(K), :rank].T @ np.ones(len(K))) / sizes[:rank])
@@ -151,9 +153,11 @@ def mixture_from_kernels(
     check_integer("start", start, 0, n_states - 1)
     if terminal is not None and np.shape(terminal) != (n_states,):
         raise InputError(f"terminal: must have S = {n_states} entries, got the shape {list(np.shape(terminal))}")
+    # Absolute values, because entries of signed kernels could cancel.
     union = sum((abs(m) for m in matrices[1:]), abs(matrices[0])).tocsr()
     union.sum_duplicates()
     union.eliminate_zeros()
+    # For an empty row np.add.reduceat would return an entry of the next one instead of 0.
     if (np.diff(union.indptr) == 0).any():
         raise InputError(f"kernels: the pair {int(np.argmin(np.diff(union.indptr)))} has no successor in any of them")
     keys = np.repeat(np.arange(pairs), np.diff(union.indptr)) * n_states + union.indices

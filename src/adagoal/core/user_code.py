@@ -150,7 +150,13 @@ def stdout_to_stderr(file: TextIO | None = None) -> Iterator[None]:
     Standard output belongs to results, but environments print from Python and from C, and may change the directory.
     """
     target = sys.stderr if file is None else file
-    saved = _redirect_descriptor(target)
+    saved = None
+    # The descriptor too, for output from C. One of the two may be closed or have none, as in a notebook.
+    with contextlib.suppress(OSError, ValueError, AttributeError):
+        sys.stdout.flush()
+        number = target.fileno()
+        saved = os.dup(1)
+        os.dup2(number, 1)
     try:
         with contextlib.redirect_stdout(target), contextlib.chdir("."):
             yield
@@ -160,15 +166,3 @@ def stdout_to_stderr(file: TextIO | None = None) -> Iterator[None]:
         if saved is not None:
             os.dup2(saved, 1)
             os.close(saved)
-
-
-def _redirect_descriptor(target: TextIO) -> int | None:
-    """Let file descriptor 1 write to the target; return a copy of the old one, None if one of them is closed."""
-    try:
-        sys.stdout.flush()
-        number = target.fileno()
-        saved = os.dup(1)
-        os.dup2(number, 1)
-    except (OSError, ValueError, AttributeError):
-        return None
-    return saved
