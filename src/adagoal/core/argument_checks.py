@@ -48,7 +48,6 @@ def is_in_range(value: float, low: float, high: float, closed: str) -> bool:
 
 def check_integer(name: str, value: int, low: int, high: int) -> None:
     """Refuse everything but a whole number in low..high."""
-    # bool is a subclass of int, but True as a size is a mistake.
     if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or not low <= value <= high:
         text = f"must be a whole number in {format_integer_range(low, high)}, got {format_given_value(value)}"
         raise InputError(text, name)

@@ -1,9 +1,8 @@
 """Compiled code: the caches of Numba and JAX, and threads for compiled functions.
 
-*Numba* caches compiled functions in ``__pycache__``, in the user's cache folder, or in ``NUMBA_CACHE_DIR``. It compiles
-a function again when the file of that function changes, but not when a function that it calls, and has inlined, changes
-in another file. So this module removes the cache entries of every module that imports a changed module, directly or
-through others.
+*Numba* compiles a function again when the file of that function changes, but not when a function that it calls, and has
+inlined, changes in another file. So this module removes the cache entries of every module that imports a changed
+module, directly or through others.
 
 *JAX* keeps compiled programs in ``~/.cache/adagoal`` (or ``$XDG_CACHE_HOME/adagoal``), in one folder per kind of
 processor: machines may share a home folder, and code for one processor may crash on another. JAX names an entry after
@@ -46,7 +45,7 @@ def _numba_cache_entries(folders: set[Path]) -> Iterator[tuple[Path, Path, int]]
     override = os.environ.get("NUMBA_CACHE_DIR")
     cache = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
     for folder in folders:
-        # Numba's own naming of the folder that stands for a source folder
+        # Numba's own naming of the folder that stands for a source folder.
         name = f"{folder.name}_{hashlib.sha1(str(folder).encode(), usedforsecurity=False).hexdigest()}"
         cached = folder / "__pycache__", Path(cache, "numba", name), *([Path(override, name)] if override else [])
         for entry in (entry for path in cached for entry in path.glob("*.nbi")):  # MODULE.FUNCTION-LINE.VERSION.nbi

@@ -381,7 +381,7 @@ def record_rollout(run: ExplorationRun, outcome: RolloutOutcome) -> None:
     run.episode_goals += outcome.goals
     run.episode_reached += outcome.reached
     run.goal_attempts.add_episodes(outcome.goals, outcome.reached)
-    # Geometric spacing: the trace of a run of any length stays short, and each part of a log plot gets its points.
+    # Geometric spacing keeps the trace of a run of any length short.
     if not run.trace or run.steps >= 1.02 * run.trace[-1][0]:
         still_open = run.open_columns()
         largest = float(run.estimates.E[still_open].max(initial=0.0))

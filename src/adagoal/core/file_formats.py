@@ -10,11 +10,9 @@ A size is a number, a name that stands for the same number in the whole table, o
 sizes too, so an index is known to be in range before it reaches a compiled kernel. An error is a ``ValueError`` that
 names the entry; the reader of the file adds the name of the file.
 
-An ``.npz`` is a zip of ``.npy`` files. Two things in it can hurt a careless reader: pickled objects, which run code,
-and a few kilobytes that unpack to gigabytes. :func:`read_npz` therefore unpacks nothing before the zip's directory and
-the header of every entry agree: only numbers (booleans, integers, floats, in this machine's byte order), exactly the
-bytes that the shape needs, and sizes within bounds. Entries that are stored plainly cannot unpack to more than the file
-holds.
+An ``.npz`` is a zip of ``.npy`` files. It could hold pickled objects, which run code, or a few kilobytes that unpack to
+gigabytes. So :func:`read_npz` unpacks nothing before the zip's directory and the header of every entry agree: only
+numbers in this machine's byte order, exactly the bytes that the shape needs, and sizes within bounds.
 """
 
 from __future__ import annotations
@@ -142,8 +140,8 @@ COUNT_SCHEMA: dict[str, Any] = {"type": "integer", "minimum": 0, "maximum": 2**6
 
 def object_schema(**properties: Mapping[str, Any]) -> dict[str, Any]:
     """Return the JSON schema of an object with exactly these entries."""
-    entries = {"required": list(properties), "additionalProperties": False, "properties": properties}
-    return {"type": "object", **entries}
+    names = list(properties)
+    return {"type": "object", "required": names, "additionalProperties": False, "properties": properties}
 
 
 def nullable_schema(schema: Mapping[str, Any]) -> dict[str, Any]:
@@ -180,15 +178,11 @@ def check_json_value(schema: Mapping[str, Any], value: Any, path: str = "") -> N
 
 
 def _has_json_type(value: Any, name: str) -> bool:
-    # bool is a subclass of int, but not a number in JSON.
-    if isinstance(value, bool):
-        return name == "boolean"
-    # NaN and infinities are not numbers in JSON either.
-    if isinstance(value, float) and not math.isfinite(value):
-        return False
+    # bool is a subclass of int in Python, but not a number in JSON. Neither are NaN and infinities.
+    if isinstance(value, bool) or (isinstance(value, float) and not math.isfinite(value)):
+        return isinstance(value, bool) and name == "boolean"
     types: dict[str, Any] = {"object": dict, "array": list, "string": str, "boolean": bool, "null": NoneType}
-    types |= {"integer": int, "number": int | float}
-    return isinstance(value, types[name])
+    return isinstance(value, (types | {"integer": int, "number": int | float})[name])
 
 
 def _obeys_keyword(value: Any, keyword: str, wanted: Any) -> bool:
@@ -210,12 +204,11 @@ def _obeys_keyword(value: Any, keyword: str, wanted: Any) -> bool:
             return not isinstance(value, str if keyword == "minLength" else list) or len(value) >= wanted
         case "maxLength" | "maxItems":
             return not isinstance(value, str if keyword == "maxLength" else list) or len(value) <= wanted
-        case (
-            "type" | "required" | "properties" | "additionalProperties" | "items" | "$schema" | "title" | "description"
-        ):
-            return True
     # A misspelt keyword in one of our schemas must not pass as a check.
-    raise KeyError(keyword)
+    structure = "type", "required", "properties", "additionalProperties", "items", "$schema", "title", "description"
+    if keyword not in structure:
+        raise KeyError(keyword)
+    return True
 
 
 def write_npz(file: IO[bytes], arrays: Mapping[str, NDArray[Any]], compress: bool) -> None:

@@ -1,9 +1,7 @@
 """Write files atomically, read them without executing code, and lock folders.
 
-A write goes to a temporary file beside the target, is synced, and gets its name only when it is complete. If the system
-refuses it (a full disk, a read-only folder, a name that is too long), the error is one line that names the file, and
-nothing is left behind. A read accepts only regular files, because a pipe or a device would hang. It knows the size
-before it reads, and accepts only plain data.
+If the system refuses a write (a full disk, a read-only folder, a name that is too long), the error is one line that
+names the file, and nothing is left behind. A read knows the size before it reads, and accepts only plain data.
 """
 
 from __future__ import annotations
@@ -35,7 +33,7 @@ FileContents = dict[str, FileContent]  # by the names of the files
 
 
 def bytes_content(data: bytes) -> FileContent:
-    """Return bytes."""
+    """Return bytes as the content of a file."""
     return lambda file: file.write(data)
 
 
@@ -142,7 +140,6 @@ def sync_folder(folder: Path) -> None:
 def read_json(path: Path) -> Any:
     """Read JSON; a missing or damaged file is an :class:`InputError`."""
     with open_regular_file(path) as (file, size), report_read_errors(path):
-        # One byte more than allowed, so parse_json sees that the file is too large.
         return parse_json(file.read(min(size, MAX_JSON_BYTES + 1)))
 
 
@@ -177,8 +174,7 @@ def report_read_errors(path: Path) -> Iterator[None]:
         yield
     except InputError:
         raise
-    # Zip, zlib, header and key errors all mean the same to the user. The text of our own ValueErrors helps; that of
-    # the libraries' does not.
+    # Zip, zlib, header and key errors mean the same to the user, so only our own ValueErrors are quoted.
     except Exception as error:
         ours = isinstance(error, ValueError) and not isinstance(error, UnicodeError | json.JSONDecodeError)
         reason = str(error)[:200] if ours else type(error).__name__

@@ -47,17 +47,13 @@ class GoalSpace:
     NAMES_SCHEMA: ClassVar[dict[str, Any]] = {"type": "array", "items": {"type": "string", "maxLength": 10_000}}
 
     def __init__(
-        self,
-        goals_of_states: Longs,
-        goal_bound: int,
-        chosen_states: Longs | None = None,
-        labeler: GoalLabeler | None = None,
+        self, memberships: Longs, goal_bound: int, chosen: Longs | None = None, labeler: GoalLabeler | None = None
     ) -> None:
-        self.goals_of_states = goals_of_states  # [S, W]
+        self.goals_of_states = memberships  # [S, W]
         self.goal_bound = goal_bound  # upper bound on the number of goals, for union bounds
         # Of the goals known so far [G]; None: goals are states.
         self.names: list[str] | None = None if labeler is None else list(labeler.names)
-        self.chosen_states = chosen_states  # the states that are goals; None: all of them
+        self.chosen_states = chosen  # the states that are goals; None: all of them
         self.members_complete = labeler is None  # whether the states of all goals are known
         self._number_of_name = {name: number for number, name in enumerate(self.names or ())}
         self._labeler = labeler
@@ -146,8 +142,7 @@ class GoalSpace:
         # One entry more, the last: unused entries of goals_of_states are -1, and index -1 must give no column.
         column = np.full(max(self.n_goal_numbers, int(goals.max(initial=-1)) + 1) + 1, -1)
         column[goals[goals >= 0]] = np.flatnonzero(goals >= 0)
-        columns: Longs = column[self.goals_of_states]
-        return columns
+        return column[self.goals_of_states]
 
     def contains_state(self, state: int, goals: Longs) -> Bools:
         """Whether each of ``goals`` [G] contains the state."""
@@ -159,8 +154,7 @@ class GoalSpace:
             return visits[goals].astype(float)
         at = self.goals_of_states[: len(visits)]
         rows, _ = np.nonzero(at >= 0)
-        total: Floats = np.bincount(at[at >= 0], visits[rows], minlength=self.n_goal_numbers)[goals].astype(float)
-        return total
+        return np.bincount(at[at >= 0], visits[rows], minlength=self.n_goal_numbers)[goals].astype(float)
 
     def state(self) -> tuple[dict[str, NDArray[Any]], list[str] | None]:
         """Return members and names for a checkpoint; nothing if goals are states."""
@@ -196,7 +190,6 @@ def membership_mask(goals_of_states: Longs, goal: int) -> Bools:
 def memberships_from_sets(sets: Sequence[Collection[int]], n_states: int) -> Longs:
     """Membership array [S, W] of goals given by their states; goal number i is ``sets[i]``."""
     lists = [np.unique(np.asarray(list(members), np.int64)) for members in sets]
-    # The empty array is for no sets at all, because np.concatenate refuses an empty list.
     goal, state = np.repeat(np.arange(len(lists)), [len(m) for m in lists]), np.concatenate([np.zeros(0, int), *lists])
     # Stable, so the goals of a state stay in the order of their numbers.
     order = np.argsort(state, kind="stable")
@@ -218,7 +211,6 @@ class ValueLabeler:
         self._value_of_name: dict[str, GoalValue] = {}
 
     def __call__(self, state: int, observation: Any, label: str) -> list[str]:
-        """Return the name of the value of the observation."""
         with _convert_user_errors("the function", observation):
             value = to_goal_value(self._function(observation))
         if value is None:
@@ -250,7 +242,6 @@ class PredicateLabeler:
         self._predicates = dict(predicates)
 
     def __call__(self, state: int, observation: Any, label: str) -> list[str]:
-        """Return the names whose predicate holds."""
         return [name for name, given in self._predicates.items() if self._contains(name, given, state, observation)]
 
     @staticmethod
@@ -273,7 +264,6 @@ class NameLabeler:
         self.names_single_states = not any(name in sets for name in self.names)
 
     def __call__(self, state: int, observation: Any, label: str) -> list[str]:
-        """Return the names that mean this state."""
         return [name for name in self.names if self._matches_state(name, state, label)]
 
     def _matches_state(self, name: str, state: int, label: str) -> bool:
@@ -291,7 +281,6 @@ class StoredLabeler:
         self.names = tuple(names)
 
     def __call__(self, state: int, observation: Any, label: str) -> list[str]:
-        """Return no goal."""
         return []
 
 
@@ -332,7 +321,7 @@ def to_goal_value(value: Any) -> GoalValue:
     if isinstance(value, tuple):
         return tuple(to_goal_value(part) for part in value)
     if isinstance(value, float):
-        # Turns -0.0 into 0.0. The two are equal but written differently, so they would be one goal with two names.
+        # Turns -0.0 into 0.0. The two are equal but written differently, so they would be two goals.
         return value + 0.0
     if value is None or isinstance(value, bool | int | str | bytes):
         return value

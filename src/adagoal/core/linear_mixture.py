@@ -131,11 +131,7 @@ class LinearMixture:
 
 
 def mixture_from_kernels(
-    kernels: Sequence[Any],
-    n_actions: int,
-    B: float | None = None,
-    start: int = 0,
-    terminal: Bools | None = None,
+    kernels: Sequence[Any], n_actions: int, B: float | None = None, start: int = 0, terminal: Bools | None = None
 ) -> LinearMixture:
     """Make a mixture from d matrices [S * A, S], dense or sparse, possibly signed; B is 1 unless given."""
     if kernels is None or len(kernels) == 0:
@@ -160,6 +156,7 @@ def mixture_from_kernels(
     # For an empty row np.add.reduceat would return an entry of the next one instead of 0.
     if (np.diff(union.indptr) == 0).any():
         raise InputError(f"kernels: the pair {int(np.argmin(np.diff(union.indptr)))} has no successor in any of them")
+    # sum_duplicates has sorted every row, so a binary search finds the place of every number.
     keys = np.repeat(np.arange(pairs), np.diff(union.indptr)) * n_states + union.indices
     features = np.zeros((len(keys), len(matrices)))
     for i, m in enumerate(matrices):

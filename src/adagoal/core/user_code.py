@@ -46,7 +46,8 @@ def load_from_file(spec: str, name: str) -> Any:
     """Execute the file of ``FILE.py:NAME`` and return NAME; errors name the argument ``name``."""
     file, _, attribute = spec.rpartition(":")
     path = Path(file)
-    if not os.path.isfile(path):  # unlike Path.is_file, which raises for a name that is too long
+    # Path.is_file would raise for a name that is too long.
+    if not os.path.isfile(path):
         raise InputError(f"no such file {file!r}", name)
     module_spec = importlib.util.spec_from_file_location(path.stem, path)
     assert module_spec is not None
@@ -145,13 +146,11 @@ USER_CODE_SECTION = UserCodeSection()
 
 @contextlib.contextmanager
 def stdout_to_stderr(file: TextIO | None = None) -> Iterator[None]:
-    """Redirect standard output to a file, by default standard error, and restore the current directory afterwards.
-
-    Standard output belongs to results, but environments print from Python and from C, and may change the directory.
-    """
+    """Redirect standard output to a file, by default standard error, and restore the current directory afterwards."""
     target = sys.stderr if file is None else file
     saved = None
-    # The descriptor too, for output from C. One of the two may be closed or have none, as in a notebook.
+    # Standard output belongs to results, but environments print, also from C: hence the descriptor. One of the two
+    # streams may be closed, or have no descriptor, as in a notebook.
     with contextlib.suppress(OSError, ValueError, AttributeError):
         sys.stdout.flush()
         number = target.fileno()

@@ -47,6 +47,7 @@ class _PortableException:
 
     @classmethod
     def from_exception(cls, error: BaseException) -> _PortableException:
+        # Exceptions of user code may hold anything: open files, locks, lambdas.
         try:
             pickled = pickle.dumps(error)
         except Exception:
@@ -58,7 +59,8 @@ class _PortableException:
 
     def restore_exception(self) -> BaseException:
         if self.pickled is not None:
-            try:  # the class may be unknown here, or its __init__ may take other arguments than pickle stores
+            # The class may be unknown here, or its __init__ may take other arguments than pickle stores.
+            try:
                 error = pickle.loads(self.pickled)
             except Exception:
                 return self.substitute
@@ -83,6 +85,7 @@ class WorkerFailure:
 
     def to_exception(self) -> BaseException:
         """Return the exception to raise."""
+        # pickle drops __cause__, so the cause travels apart.
         error = last = self.error.restore_exception()
         if self.cause is not None:
             error.__cause__ = last = self.cause.restore_exception()
@@ -94,7 +97,8 @@ def call_or_capture(function: Callable[..., Any], *arguments: Any) -> Any:
     """Return the result of a call, or the :class:`WorkerFailure` if it raises."""
     try:
         return function(*arguments)
-    except Exception as error:  # not BaseException: SystemExit must end the worker
+    # Not BaseException: SystemExit must end the worker, because user code that exits is taken for a crash.
+    except Exception as error:
         return WorkerFailure.from_exception(error)
 
 

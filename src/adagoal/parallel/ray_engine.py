@@ -26,7 +26,8 @@ from adagoal.parallel.worker_process import ObjectHost
 
 def _import_ray() -> Any:
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
-    os.environ["RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO"] = "0"  # a task without a GPU leaves CUDA's settings alone
+    # A task without a GPU leaves CUDA's settings alone.
+    os.environ["RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO"] = "0"
     try:
         import ray
     except ImportError:
@@ -64,6 +65,7 @@ class RayEngine:
         machines = [node["Resources"] for node in self._ray.nodes() if node["Alive"]]
         cores = min(resources.cores, max((machine.get("CPU", 0) for machine in machines), default=0) or 1)
         gpus = int(resources.gpu and any(machine.get("GPU", 0) for machine in machines))
+        # No retries by Ray: run_tasks counts the lost workers of a task, on every engine in the same way.
         return {"num_cpus": cores, "num_gpus": gpus, "max_retries": 0, "max_calls": int(resources.fresh_process)}
 
     def close(self) -> None:
@@ -74,7 +76,8 @@ class RayEngine:
 
 def _check_reachable(address: str) -> None:
     host, _, port = address.rpartition(":")
-    try:  # Ray itself would try for minutes
+    # Ray itself would try for minutes.
+    try:
         socket.create_connection((host, int(port)), timeout=10).close()
     except (OSError, ValueError) as error:
         raise InputError(f"no answer from {address!r} ({error}); give HOST:PORT of a cluster", name="address") from None
@@ -132,6 +135,7 @@ class RayWorker:
         return self._actor is not None
 
     def start(self) -> None:
+        # No restarts: a new actor would lack the state of the old one, and certificates must know of the loss.
         host = self._ray.remote(num_cpus=0, max_restarts=0, scheduling_strategy="SPREAD")(RayHost)
         self._actor, self._node_id = host.remote(pickle.dumps(self._make)), None
         self._node_id_reply = self._actor.node_id.remote()
@@ -143,7 +147,8 @@ class RayWorker:
         errors = self._ray.exceptions
         try:
             reply = self._ray.get(self._reply, timeout=timeout)
-            if self._node_id is None:  # an actor answers in order, so this reply is there already
+            # An actor answers in order, so this reply is there already.
+            if self._node_id is None:
                 self._node_id = self._ray.get(self._node_id_reply)
         except errors.GetTimeoutError:
             self.stop()

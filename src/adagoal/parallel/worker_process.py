@@ -34,30 +34,25 @@ class Worker(Protocol):
     @property
     def is_alive(self) -> bool:
         """Whether the worker was started and has not been found dead."""
-        ...
 
     def start(self) -> None:
         """Start the process and make the object there, without waiting for it."""
-        ...
 
     def send(self, method: str, *arguments: Any) -> None:
         """Call a method of the object; :meth:`receive` returns the result."""
-        ...
 
     def receive(self, timeout: float | None = None) -> Any:
         """Wait for the result of the last call; raise what the method raised, or say how the worker was lost.
 
         If the object could not be made, every call raises that exception.
         """
-        ...
 
     def stop(self) -> None:
         """End the process, if it has not ended yet."""
-        ...
 
 
+# Arguments: a function that makes the object, and a description of the worker for messages.
 WorkerFactory = Callable[[Callable[[], Any], str], Worker]
-"""Arguments: a function that makes the object, and a description of the worker for messages."""
 
 
 class WorkerProcess:
@@ -93,6 +88,7 @@ class WorkerProcess:
 
     def start(self) -> None:
         safe_start.check_script_importable()
+        # Not fork: a forked child of a process with threads (Numba, JAX) may find locks that are never released.
         context = multiprocessing.get_context("spawn")
         own_end, worker_end = context.Pipe()
         process = context.Process(
@@ -109,7 +105,8 @@ class WorkerProcess:
 
     def send(self, method: str, *arguments: Any) -> None:
         assert self.pipe is not None
-        with contextlib.suppress(OSError):  # receive finds a dead process and says how it ended
+        # If the process is dead, receive finds out and says how it ended.
+        with contextlib.suppress(OSError):
             self.pipe.send((method, arguments))
 
     def receive(self, timeout: float | None = None) -> Any:
@@ -124,14 +121,16 @@ class WorkerProcess:
             reply = self.pipe.recv()
         except (EOFError, OSError):
             raise self._explain_exit() from None
+        # After a timeout or Ctrl-C the late reply would be taken for that of the next call.
         except BaseException:
-            self.stop()  # else the late reply would be taken for that of the next call
+            self.stop()
             raise
         self._has_replied = True
         return reply
 
     def stop(self, grace_seconds: float | None = 0.0) -> None:
         """Close the pipe, at which an idle worker ends, and kill the process if it lives on; None waits for its end."""
+        # Cleared first, so a stop that Ctrl-C interrupts is not repeated with a closed pipe.
         process, pipe = self.process, self.pipe
         self.process = self.pipe = None
         if process is None or pipe is None:
@@ -144,8 +143,10 @@ class WorkerProcess:
     def _explain_exit(self) -> Exception:
         """Say why the pipe is closed, and stop the worker."""
         assert self.process is not None
-        self.process.join(10.0)  # the exit code is known a moment after the pipe has closed
-        code = self.process.exitcode  # before stop, whose own kill must not count as one from outside
+        # The exit code is known a moment after the pipe has closed. It is read before stop, whose own kill must not
+        # count as one from outside.
+        self.process.join(10.0)
+        code = self.process.exitcode
         self.stop()
         if code == safe_start.EXIT_MISSING_GUARD and not self._has_replied:
             return safe_start.missing_guard_error()
@@ -191,7 +192,8 @@ def serve_calls(pipe: Connection, pickled_make: bytes) -> None:
     host = ObjectHost(pickled_make)
     with contextlib.suppress(EOFError, OSError):
         while True:
-            call = pipe.recv_bytes()  # unpickled below, so a call that cannot be unpickled is answered too
+            # Unpickled in _call_host, so a call that cannot be unpickled is answered too.
+            call = pipe.recv_bytes()
             reply = call_or_capture(_call_host, host, call)
             del call  # it may be large
             try:
@@ -209,5 +211,6 @@ def _call_host(host: ObjectHost, pickled_call: bytes) -> Any:
 
 def _run_worker(pipe: Connection, pickled_make: bytes, ignored_signals: Iterable[signal.Signals]) -> None:
     safe_start.ignore_signals(ignored_signals)
-    os.dup2(2, 1)  # standard output belongs to the run; environments print
+    # Standard output belongs to the run, but environments print.
+    os.dup2(2, 1)
     serve_calls(pipe, pickled_make)

@@ -65,7 +65,7 @@ def training_file_contents(
     facts = {"env": first.env, "runs": len(policies), "with_achieved": first.with_achieved, "success": first.success}
     facts |= {name: list(getattr(first, name)) for name in ("low", "high", "shape")}
     return {
-        LOG_FILE: file_io.text_content(history.to_csv()),
+        LOG_FILE: file_io.bytes_content(history.to_csv().encode()),
         GOALS_FILE: file_io.arrays_content(goals, compress=False),
         PAST_MAPS_FILE: file_io.arrays_content(history.value_maps.to_arrays(), compress=False),
         POLICY_FILE: file_io.arrays_content(weights, facts, compress=False),
