@@ -116,21 +116,15 @@ def _remove_broken_entries(folder: Path) -> None:
     # JAX never overwrites an entry, so a broken one would make every later process compile again.
     for path in folder.glob("*-cache"):
         with contextlib.suppress(OSError):  # another process removed it, or the folder is read-only
-            if not _is_complete_entry(path.read_bytes()):
+            entry, stream = path.read_bytes(), zlib.decompressobj()
+            # JAX compresses with zstandard if that is installed, else with zlib. Only a zlib stream, which starts with
+            # this byte, can be checked with the standard library.
+            is_zlib = entry[:1] == b"\x78"
+            if is_zlib:
+                with contextlib.suppress(zlib.error):
+                    stream.decompress(entry)
+            if not (stream.eof if is_zlib else entry):
                 path.unlink()
-
-
-def _is_complete_entry(entry: bytes) -> bool:
-    # JAX compresses with zstandard if that is installed, else with zlib. Only a zlib stream, which starts with this
-    # byte, can be checked with the standard library.
-    if entry[:1] != b"\x78":
-        return bool(entry)
-    stream = zlib.decompressobj()
-    try:
-        stream.decompress(entry)
-    except zlib.error:
-        return False
-    return stream.eof
 
 
 def run_jobs_in_threads(jobs: Sequence[Callable[[], None]], threads: Executor | None) -> None:

@@ -60,8 +60,7 @@ def find_boundary(true_below: Callable[[float], bool], most: float) -> float:
     if true_below(most):
         return most
     low = 0.0
-    # More halvings than a float has bits. The end where the statement is true is returned, so rounding is on the safe
-    # side.
+    # More halvings than a float has bits. The end where the statement is true is the safe one.
     for _ in range(60):
         middle = (low + most) / 2.0
         low, most = (middle, most) if true_below(middle) else (low, middle)

@@ -14,8 +14,7 @@ from adagoal.core.local_backup import LocalLowerBounds
 from adagoal.core.transition_data import TransitionCounts
 from adagoal.core.types import Actions, Floats, GridLayout, Longs, ObservedStates
 
-# A count that is never reached. 2**63 - 1 would overflow when a few are added to it.
-NO_LIMIT = 2**62
+NO_LIMIT = 2**62  # a count that is never reached; 2**63 - 1 would overflow when a few are added to it
 OTHER_GOALS = -2  # entry of ExplorationPlan.goals_of_states: a goal without a column of its own
 
 

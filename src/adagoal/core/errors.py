@@ -40,7 +40,6 @@ class EnvironmentFailure(InputError):
 def to_single_line(text: object, max_length: int = 60) -> str:
     """Return text from outside as one printable line."""
     try:
-        # Cut before the loop below: the text may be megabytes long.
         line = " ".join(str(text)[: 4 * max_length].split())
     except Exception:  # the __str__ of a foreign class failed
         line = type(text).__name__

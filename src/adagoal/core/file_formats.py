@@ -29,8 +29,7 @@ from typing import IO, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-# Of all compressed entries of a file together. Larger arrays are stored plainly.
-MAX_UNPACKED_BYTES = 2**30
+MAX_UNPACKED_BYTES = 2**30  # of all compressed entries of a file together; larger arrays are stored plainly
 
 AxisSizes = dict[str, int]
 
@@ -93,10 +92,7 @@ def check_headers(
 
 
 def check_arrays(
-    schema: ArraySchema,
-    arrays: Mapping[str, NDArray[Any]],
-    sizes: Mapping[str, int] | None = None,
-    exact: bool = False,
+    schema: ArraySchema, arrays: Mapping[str, NDArray[Any]], sizes: Mapping[str, int] | None = None, exact: bool = False
 ) -> AxisSizes:
     """Check arrays that were read already; return the sizes. ``exact`` refuses arrays that the schema does not name."""
     chosen = {name: array for name, array in arrays.items() if exact or name in schema}
@@ -218,8 +214,7 @@ def write_npz(file: IO[bytes], arrays: Mapping[str, NDArray[Any]], compress: boo
     method = zipfile.ZIP_DEFLATED if compress and not large else zipfile.ZIP_STORED
     with zipfile.ZipFile(file, "w") as archive:
         for name, array in arrays.items():
-            # ZipInfo has a constant date, so equal arrays give equal bytes.
-            entry = zipfile.ZipInfo(f"{name}.npy")
+            entry = zipfile.ZipInfo(f"{name}.npy")  # with a constant date, not the current one
             entry.compress_type = method
             with archive.open(entry, "w", force_zip64=True) as member:
                 np.lib.format.write_array(member, np.asarray(array), version=(1, 0), allow_pickle=False)
@@ -305,8 +300,7 @@ def _read_array_data(archive: zipfile.ZipFile, entry: zipfile.ZipInfo, header: A
                 raise ValueError(f"entry {entry.filename[:80]!r} is cut off")
             buffer[filled : filled + len(chunk)] = np.frombuffer(chunk, np.uint8)
             filled += len(chunk)
-        # Reading to the end checks the checksum.
-        member.read(1)
+        member.read(1)  # reading to the end checks the checksum
     # Compiled code may index with booleans, so a byte of 2 could read past an array.
     if header.dtype.kind == "b" and len(buffer) and buffer.max() > 1:
         raise ValueError(f"entry {entry.filename[:80]!r} holds booleans that are neither true nor false")

@@ -25,8 +25,7 @@ from numpy.typing import NDArray
 from adagoal.core import file_formats
 from adagoal.core.errors import InputError
 
-# Of one file. A parsed object takes about ten times as much memory.
-MAX_JSON_BYTES = 2**27
+MAX_JSON_BYTES = 2**27  # of one file; a parsed object takes about ten times as much memory
 
 FileContent = Callable[[IO[bytes]], object]  # a function that writes the content of a file
 FileContents = dict[str, FileContent]  # by the names of the files
@@ -97,8 +96,7 @@ def write_atomically(path: Path, content: FileContent) -> None:
                 # Before the rename: some file systems make the new name durable before the data, so a power failure
                 # would leave an empty file under the old name.
                 os.fsync(file.fileno())
-            # mkstemp makes files that only their owner can read.
-            Path(temporary).chmod(0o644)
+            Path(temporary).chmod(0o644)  # mkstemp makes files that only their owner can read
             os.replace(temporary, path)
         except BaseException:
             Path(temporary).unlink(missing_ok=True)
@@ -294,8 +292,7 @@ def _acquire_lock(folder: Path, handle: int) -> None:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            # is_folder_locked, in another process, may have held it for a moment.
-            time.sleep(0.05)
+            time.sleep(0.05)  # is_folder_locked, in another process, may have held it for a moment
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         # The last holder may have removed the folder between our opening and our locking.
         is_ours = folder.exists() and os.path.samestat(os.fstat(handle), folder.stat())

@@ -25,8 +25,7 @@ from adagoal.core.argument_checks import check_integer, check_number
 from adagoal.core.errors import InputError
 from adagoal.core.types import Bools, Floats, Ints, Longs
 
-# Rounding error that sums of probabilities may have.
-ROW_SUM_TOLERANCE = 1e-9
+ROW_SUM_TOLERANCE = 1e-9  # rounding error that sums of probabilities may have
 
 
 @dataclass(frozen=True)

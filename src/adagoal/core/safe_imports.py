@@ -35,7 +35,6 @@ def prepare_worker() -> None:
     value = os.environ.get("PYTHONSAFEPATH", "")
     if value.startswith(_WORKER_MARK):
         del os.environ["PYTHONSAFEPATH"]
-        # An empty value would be the same to Python as none, but not to a program that tests for the name.
         if own_value := value.removeprefix(_WORKER_MARK):
             os.environ["PYTHONSAFEPATH"] = own_value
         ignore_local_files()

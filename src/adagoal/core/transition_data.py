@@ -19,8 +19,7 @@ from numpy.typing import NDArray
 from adagoal.core.file_formats import ArraySchema, ArraySpec, check_arrays
 from adagoal.core.types import Bools, Floats, Ints, Longs
 
-# Of a pair. Up to here whole numbers are exact in double precision.
-MAX_TRANSITIONS = 2**53
+MAX_TRANSITIONS = 2**53  # of a pair; up to here whole numbers are exact in double precision
 # Numba options of loops that allocate nothing. Reference counting would cost more than the steps themselves.
 COUNTING_LOOP_OPTIONS: dict[str, Any] = {"cache": True, "nogil": True, "_nrt": False}
 
@@ -173,7 +172,6 @@ class TransitionCounts:
 def count_transition(pair, successor, successors, count, recent, support, n, settled):  # type: ignore[no-untyped-def]
     """Count one transition of a pair; return False and count nothing if the row of the pair is full."""
     places = support[pair]
-    # A linear search: most pairs have a handful of successors.
     for k in range(places):
         if successors[pair, k] == successor:
             count[pair, k] += 1

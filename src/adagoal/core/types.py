@@ -19,8 +19,7 @@ Bools = NDArray[np.bool_]
 Longs = NDArray[np.int64]
 Ints = NDArray[np.int32]
 Actions = NDArray[np.int16]
-# The dtype of Actions holds this many, and one more for the reset.
-MAX_ACTIONS = 2**15 - 2
+MAX_ACTIONS = 2**15 - 2  # the dtype of Actions holds this many, and one more for the reset
 DIGEST_BYTES = 16  # of the hash that identifies an observation
 
 
@@ -36,8 +35,7 @@ class GridLayout:
 class ObservedStates(NamedTuple):
     """The digests of all observations, with which a result maps observations to states without the environment."""
 
-    # How to make a key from an observation (envs.observation_keys.make_key_reader). The kind "states" means that the
-    # observation is the state's number, counted from `first`.
+    # For envs.observation_keys.make_key_reader. The kind "states": the observation is a number, counted from `first`.
     key_format: dict[str, Any]
     digests: NDArray[np.uint8] = np.zeros((0, DIGEST_BYTES), np.uint8)  # [N, DIGEST_BYTES]; 0 without an observation
 

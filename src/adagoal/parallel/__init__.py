@@ -28,7 +28,7 @@ def open_workers(engine: str = "local", address: str | None = None) -> Iterator[
     if engine == "local":
         yield WorkerProcess
         return
-    # Imported here, because Ray is an optional extra and slow to import.
+    # Imported here, because Ray is an optional extra.
     from adagoal.parallel.ray_engine import RayEngine, RayWorker
 
     with contextlib.closing(RayEngine(None, address, print)):

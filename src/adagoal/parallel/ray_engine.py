@@ -26,8 +26,7 @@ from adagoal.parallel.worker_process import ObjectHost
 
 def _import_ray() -> Any:
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
-    # A task without a GPU leaves CUDA's settings alone.
-    os.environ["RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO"] = "0"
+    os.environ["RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO"] = "0"  # a task without a GPU leaves CUDA's settings alone
     try:
         import ray
     except ImportError:
@@ -126,9 +125,6 @@ class RayWorker:
     def __init__(self, make: Callable[[], Any], description: str) -> None:
         self._ray, self._make, self._description = _import_ray(), make, description
         self._actor: Any = None
-        self._node_id_reply: Any = None
-        self._reply: Any = None
-        self._node_id: str | None = None
 
     @property
     def is_alive(self) -> bool:
@@ -137,7 +133,8 @@ class RayWorker:
     def start(self) -> None:
         # No restarts: a new actor would lack the state of the old one, and certificates must know of the loss.
         host = self._ray.remote(num_cpus=0, max_restarts=0, scheduling_strategy="SPREAD")(RayHost)
-        self._actor, self._node_id = host.remote(pickle.dumps(self._make)), None
+        self._actor = host.remote(pickle.dumps(self._make))
+        self._node_id: str | None = None
         self._node_id_reply = self._actor.node_id.remote()
 
     def send(self, method: str, *arguments: Any) -> None:

@@ -21,10 +21,8 @@ from multiprocessing import resource_tracker, spawn
 from adagoal.core.errors import InputError
 from adagoal.core.safe_imports import safe_path_variables
 
-# Tells workers from processes that the user starts.
-WORKER_PROCESS_NAME = "adagoal-worker"
-# A code that neither Python nor a shell uses.
-EXIT_MISSING_GUARD = 79
+WORKER_PROCESS_NAME = "adagoal-worker"  # tells workers from processes that the user starts
+EXIT_MISSING_GUARD = 79  # a code that neither Python nor a shell uses
 
 
 @contextlib.contextmanager

@@ -92,7 +92,6 @@ def run_tasks(
             try:
                 outcome = unwrap_reply(queue.reply(handle))
             except TaskInterrupted as interrupted:
-                # Back to the end of the queue: whatever killed the worker may have passed by then.
                 n_losses[name] += 1
                 if n_losses[name] < MAX_ATTEMPTS:
                     waiting.append(name)

@@ -105,8 +105,7 @@ class WorkerProcess:
 
     def send(self, method: str, *arguments: Any) -> None:
         assert self.pipe is not None
-        # If the process is dead, receive finds out and says how it ended.
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError):  # receive finds a dead process and says how it ended
             self.pipe.send((method, arguments))
 
     def receive(self, timeout: float | None = None) -> Any:
@@ -130,7 +129,6 @@ class WorkerProcess:
 
     def stop(self, grace_seconds: float | None = 0.0) -> None:
         """Close the pipe, at which an idle worker ends, and kill the process if it lives on; None waits for its end."""
-        # Cleared first, so a stop that Ctrl-C interrupts is not repeated with a closed pipe.
         process, pipe = self.process, self.pipe
         self.process = self.pipe = None
         if process is None or pipe is None:
@@ -141,7 +139,6 @@ class WorkerProcess:
         process.join()
 
     def _explain_exit(self) -> Exception:
-        """Say why the pipe is closed, and stop the worker."""
         assert self.process is not None
         # The exit code is known a moment after the pipe has closed. It is read before stop, whose own kill must not
         # count as one from outside.
@@ -150,15 +147,12 @@ class WorkerProcess:
         self.stop()
         if code == safe_start.EXIT_MISSING_GUARD and not self._has_replied:
             return safe_start.missing_guard_error()
-        error: WorkerDied
         if code is None:
-            error = WorkerDied(f"{self._description} closed its connection")
-        elif -code in (signal.SIGKILL, signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
-            error = WorkerKilled(f"{self._description} was killed ({signal.Signals(-code).name})")
-        else:
-            error = WorkerDied(f"{self._description} ended by itself (exit code {code})")
-        error.exit_code = code
-        return error
+            return WorkerDied(f"{self._description} closed its connection")
+        # Signals that somebody sends. SIGSEGV and the like come from a crash, which may depend on what the call did.
+        if -code in (signal.SIGKILL, signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
+            return WorkerKilled(f"{self._description} was killed ({signal.Signals(-code).name})")
+        return WorkerDied(f"{self._description} ended by itself (exit code {code})")
 
 
 class FunctionCaller:
@@ -211,6 +205,5 @@ def _call_host(host: ObjectHost, pickled_call: bytes) -> Any:
 
 def _run_worker(pipe: Connection, pickled_make: bytes, ignored_signals: Iterable[signal.Signals]) -> None:
     safe_start.ignore_signals(ignored_signals)
-    # Standard output belongs to the run, but environments print.
-    os.dup2(2, 1)
+    os.dup2(2, 1)  # standard output belongs to the run; environments print
     serve_calls(pipe, pickled_make)
