@@ -1,8 +1,8 @@
 """One exploration in progress: the protocols of its estimates, its state, and its history.
 
 A method provides *estimates* (:class:`GoalEstimates`): a distance D and an error E per goal, computed from transition
-counts. :class:`ExplorationRun` joins them with an environment and a goal rule, and records steps, episodes, attempts
-per goal and snapshots of all bounds. The loops that drive a run are in loop.py and baselines/self_directed.py.
+counts. :class:`ExplorationRun` joins them with an environment and a goal rule. The loops that drive a run are in
+loop.py and baselines/self_directed.py.
 """
 
 from __future__ import annotations

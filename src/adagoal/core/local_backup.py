@@ -2,10 +2,7 @@
 
     V(s) <- max{ V(s), min{ C, 1 + V(s0), min_a 1 + Low_sa(V) } }
 
-with Low of :mod:`adagoal.core.operators`. A local backup takes the number of tries n and the successors of the moment,
-because lemma 1 holds for all n at once: r_low = l/n. The bound q on the unseen mass may be older, because the set of
-observed successors only grows. If all successors are known, the frequencies and the radius r are those of the last
-plan. :mod:`adagoal.certified.sweeps` uses the same Low for many goals at once.
+with Low of :mod:`adagoal.core.operators`. :mod:`adagoal.certified.sweeps` uses the same Low for many goals at once.
 """
 
 from __future__ import annotations
@@ -38,6 +35,8 @@ class LocalLowerBounds(NamedTuple):
 @numba.njit(**VECTOR_MATH_OPTIONS)
 def _greedy_backup(state, V, local, successor, count, support, n):  # type: ignore[no-untyped-def]
     """Return T_low V(s) for the bounds V [S] of one column, off its goal, and the greedy action; A is the reset."""
+    # n and the successors are those of the moment, because lemma 1 holds for all n at once. The bound q may be that of
+    # the last plan, because the set of observed successors only grows; so may p and r, by lemma 2.
     # Unsigned indices: for signed ones Numba adds a test for negative numbers to every access.
     s, A = np.uintp(state), np.uintp(local.n_actions)
     best, action = min(local.cap, 1.0 + V[local.start]), np.int64(A)

@@ -10,10 +10,8 @@ radii r_low (lemma 1), r (lemma 2) and the unseen mass q (lemma 3),
     Up   = (1-q) min{ max f, m + sqrt(2 r Var) + r (max f - m) } + q top
 
 These are the closed forms. The ``solve_*`` functions search the one-dimensional dual of lemma 4 instead, at about
-twenty times the cost. Every level t of a dual gives a valid bound, so an inexact search is safe.
-
-This is the only file with these formulas. It lies in ``core`` because the episode loop of ``envs`` backs up lower
-bounds on the way. The closed forms also accept :class:`~adagoal.certified.simd_lanes.SimdLanes`, sixteen goals at once.
+twenty times the cost. The closed forms also accept :class:`~adagoal.certified.simd_lanes.SimdLanes`, sixteen goals at
+once. This module lies in ``core`` because the episode loop of ``envs`` backs up lower bounds on the way.
 """
 
 from __future__ import annotations

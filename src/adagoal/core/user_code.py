@@ -2,16 +2,10 @@
 
 A file is named as ``FILE.py:NAME``. Only the user can name one; a folder cannot.
 
-A plug-in is an installed package that adds environments, goal rules or methods. It declares them as entry points, for
-instance in its ``pyproject.toml``::
-
-    [project.entry-points."adagoal.worlds"]
-    corridor = "adagoal_corridor:corridor"
-
-The groups are ``adagoal.worlds`` (a function that returns a Model and takes the user's ``env_args``),
-``adagoal.goal_rules`` (a rule) and ``adagoal.methods`` (a :class:`adagoal.methods.Method`). A folder may name one,
-because installed code is as trusted as adagoal itself (docs/folder.md). Built-in names come first, so a plug-in cannot
-replace one. Entry points are read only if a name is not built in, and a package is imported when its name is used.
+A plug-in is an installed package that adds environments, goal rules or methods as entry points (docs/extending.md). A
+folder may name one, because installed code is as trusted as adagoal itself (docs/folder.md). Built-in names come first,
+so a plug-in cannot replace one. Entry points are read only if a name is not built in, and a package is imported when
+its name is used.
 """
 
 from __future__ import annotations
@@ -32,9 +26,9 @@ from adagoal.core.errors import EnvironmentFailure, InputError, describe_excepti
 class PluginGroup(StrEnum):
     """Groups of entry points."""
 
-    ENVIRONMENTS = "adagoal.worlds"
+    ENVIRONMENTS = "adagoal.worlds"  # functions that return a Model and take the user's env_args
     GOAL_RULES = "adagoal.goal_rules"
-    METHODS = "adagoal.methods"
+    METHODS = "adagoal.methods"  # adagoal.methods.Method
 
 
 def is_file_spec(spec: object) -> bool:

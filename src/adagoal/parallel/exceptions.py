@@ -12,6 +12,7 @@ cannot be pickled becomes the nearest of EnvironmentFailure, InputError and Runt
 
 from __future__ import annotations
 
+import contextlib
 import pickle
 import traceback
 from collections.abc import Callable
@@ -46,25 +47,21 @@ class _PortableException:
     @classmethod
     def from_exception(cls, error: BaseException) -> _PortableException:
         # Exceptions of user code may hold anything: open files, locks, lambdas.
-        try:
+        pickled = None
+        with contextlib.suppress(Exception):
             pickled = pickle.dumps(error)
-        except Exception:
-            pickled = None
         if isinstance(error, InputError):
             kind = EnvironmentFailure if isinstance(error, EnvironmentFailure) else InputError
             return cls(pickled, kind(error.reason, error.name))
         return cls(pickled, RuntimeError(describe_exception(error)))
 
     def restore_exception(self) -> BaseException:
-        if self.pickled is not None:
-            # The class may be unknown here, or its __init__ may take other arguments than pickle stores.
-            try:
-                error = pickle.loads(self.pickled)
-            except Exception:
-                return self.substitute
-            if isinstance(error, BaseException):
-                return error
-        return self.substitute
+        # The class may be unknown here, or its __init__ may take other arguments than pickle stores.
+        try:
+            error = None if self.pickled is None else pickle.loads(self.pickled)
+        except Exception:
+            error = None
+        return error if isinstance(error, BaseException) else self.substitute
 
 
 @dataclass(frozen=True)

@@ -3,11 +3,8 @@
 A task whose worker or machine dies is tried again on another machine. Every machine needs the same versions of adagoal,
 Python and Ray. Tasks that write files (checkpoints) need a folder that all machines share.
 
-**Who can connect.** By default Ray does not authenticate: anyone who reaches a port of the cluster can run any code on
-its machines, as the user who started it. This holds also for a cluster that the engine starts, which listens on all
-network interfaces of this machine while it runs. Use Ray only on a trusted network or behind a firewall, or require a
-token (``RAY_AUTH_MODE=token``, see Ray's documentation on token authentication). Usage reports are switched off, and
-no dashboard is started.
+**Security.** By default Ray does not authenticate: anyone who reaches a port of the cluster can run code there. This
+holds also for a cluster that the engine starts, which listens on all network interfaces (docs/cluster.md).
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """Start processes safely: Ctrl-C, files of the current directory, and scripts without a main guard.
 
 Ctrl-C reaches all processes of a terminal but is for the run alone, so workers ignore it from their first instruction.
-Modules of the current directory are not imported (:mod:`adagoal.core.safe_imports`).
 
 A new process imports the script that started it. If the script explores or trains outside of
 ``if __name__ == "__main__":``, the import reaches the same call again. The worker then exits with a code of its own,
