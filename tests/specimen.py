@@ -55,7 +55,7 @@ def results(number: int) -> dict[str, file_io.FileContent]:
     return {
         "result.json": file_io.json_content({"status": "done", "steps": number, "goals": [{"goal": 1}]}),
         "policies.npz": file_io.arrays_content({"policy": np.full((2, 5), number)}),
-        "report.html": file_io.text_content(f"<p>{number}</p>"),
+        "report.html": file_io.bytes_content(f"<p>{number}</p>".encode()),
     }
 
 

@@ -51,7 +51,7 @@ def test_checkpoints_and_results_are_saved_apart(tmp_path):
         assert look(tmp_path) == (1, None)
         folder.save_files(state(2))
         folder.save_files(results=results(2))
-        folder.save_files(results={"report.html": file_io.text_content("<p>2</p>")})
+        folder.save_files(results={"report.html": file_io.bytes_content(b"<p>2</p>")})
         assert look(tmp_path) == (2, 2)
         folder.save_files(state(3))
         assert look(tmp_path) == (3, 2)

@@ -5,7 +5,7 @@ import pytest
 
 from adagoal import goal_rules
 from adagoal.core.errors import EnvironmentFailure, InputError
-from adagoal.core.exploration_run import OPTIONAL_RULE_FIELDS, PREVIOUS_RATE, RECENT_RATE, GoalAttempts
+from adagoal.core.exploration_run import GoalAttempts
 
 
 def known(**changes):
@@ -54,10 +54,12 @@ def test_attempts_are_counted_in_their_order():
     attempts = GoalAttempts(1)
     attempts.add_episodes([2, -1, 2], [True, True, False])
     attempts.add_episodes([], [])
-    total, reached, recent, previous = attempts.arrays_of_goals(np.array([0, 2]), OPTIONAL_RULE_FIELDS)
+    total, reached, recent, previous = attempts.arrays_of_goals(
+        np.array([0, 2]), frozenset({"successes", "recent", "previous"})
+    )
     np.testing.assert_array_equal((total, reached), [[0, 2], [0, 1]])
-    np.testing.assert_allclose(recent, [0, RECENT_RATE * (1 - RECENT_RATE)])
-    np.testing.assert_allclose(previous, [0, PREVIOUS_RATE * (1 - PREVIOUS_RATE)])
+    np.testing.assert_allclose(recent, [0, 0.2 * (1 - 0.2)])
+    np.testing.assert_allclose(previous, [0, 0.05 * (1 - 0.05)])
 
 
 def test_ties_go_to_the_goal_tried_least():

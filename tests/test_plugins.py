@@ -76,9 +76,9 @@ def test_unknown_names_are_told_with_those_of_packages() -> None:
 
 def test_our_own_names_cannot_be_taken(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     groups = {
-        user_code.ENV_GROUP: {"grid": "nowhere:grid"},
-        user_code.GOAL_RULE_GROUP: {"adagoal": "nowhere:rule"},
-        user_code.METHOD_GROUP: {"certified": "nowhere:METHOD"},
+        user_code.PluginGroup.ENVIRONMENTS: {"grid": "nowhere:grid"},
+        user_code.PluginGroup.GOAL_RULES: {"adagoal": "nowhere:rule"},
+        user_code.PluginGroup.METHODS: {"certified": "nowhere:METHOD"},
     }
     install(monkeypatch, tmp_path, "taker", groups)
     assert goal_rules.resolve_rule("adagoal") is goal_rules.adagoal
@@ -94,9 +94,13 @@ def test_a_package_that_cannot_be_used_is_one_line(monkeypatch: pytest.MonkeyPat
         monkeypatch,
         tmp_path,
         "odd-package",
-        dict.fromkeys((user_code.ENV_GROUP, user_code.GOAL_RULE_GROUP, user_code.METHOD_GROUP), odd),
+        dict.fromkeys(
+            (user_code.PluginGroup.ENVIRONMENTS, user_code.PluginGroup.GOAL_RULES, user_code.PluginGroup.METHODS), odd
+        ),
     )
-    install(monkeypatch, tmp_path / "other", "odd-too", {user_code.ENV_GROUP: {"twice": "odd_package:world"}})
+    install(
+        monkeypatch, tmp_path / "other", "odd-too", {user_code.PluginGroup.ENVIRONMENTS: {"twice": "odd_package:world"}}
+    )
     for name, said in {
         "gone": "env: 'gone' of the package odd-package cannot be loaded .ModuleNotFoundError",
         "three": "env: 'three' of an installed package is not a function",

@@ -241,7 +241,7 @@ def resolve_rule(spec: str | GoalRule) -> GoalRule:
             raise InputError(f"{spec} is not a function", name="goal_rule")
         return cast(GoalRule, loaded)
     name, _, options = spec.partition(":")
-    group = user_code.GOAL_RULE_GROUP
+    group = user_code.PluginGroup.GOAL_RULES
     function = BUILTIN_RULES.get(name) or user_code.load_plugin(group, name, "goal_rule")
     if function is None:
         known = ", ".join([*BUILTIN_RULES, *user_code.list_plugin_names(group)])

@@ -183,9 +183,9 @@ def find_method(name: str) -> Method:
     # A list, because a name from Python may be unhashable.
     if name in list(METHODS):
         return METHODS[name]
-    plugin = user_code.load_plugin(user_code.METHOD_GROUP, name, "method") if isinstance(name, str) else None
+    plugin = user_code.load_plugin(user_code.PluginGroup.METHODS, name, "method") if isinstance(name, str) else None
     if plugin is None:
-        known = ", ".join([*METHODS, *user_code.list_plugin_names(user_code.METHOD_GROUP)])
+        known = ", ".join([*METHODS, *user_code.list_plugin_names(user_code.PluginGroup.METHODS)])
         raise InputError(f"unknown method {name!r}; choose one of {known}", "method")
     if not isinstance(plugin, Method):
         raise InputError(f"{name!r} of an installed package is not an adagoal.methods.Method", "method")

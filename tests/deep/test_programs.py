@@ -20,8 +20,7 @@ from adagoal.core import compiled_code
 
 hits = []
 jax.monitoring.register_event_listener(lambda event, **_: hits.append(event) if event.endswith("cache_hits") else None)
-compiled_code.MIN_COMPILE_SECONDS = 0.0
-compiled_code.enable_jax_cache()
+compiled_code.enable_jax_cache(min_compile_seconds=0.0)
 jax.jit(lambda x: x * 2 + 1)(3.0)
 print(len(hits), jax.config.jax_compilation_cache_dir)
 """

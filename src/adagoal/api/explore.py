@@ -287,7 +287,7 @@ def _report_misfit(path: Path, problem: str) -> Iterator[None]:
 
 
 def _read_transitions(saved: SavedRun, n_states: int, n_actions: int) -> dict[str, NDArray[Any]]:
-    name, schema = ExplorationSession.transitions_file, transition_data.TRANSITION_LOG_SCHEMA
+    name, schema = ExplorationSession.transitions_file, transition_data.TransitionLog.ARRAY_SCHEMA
     return saved.result_files().load_arrays(name, schema, {"S": n_states, "A": n_actions})[0]
 
 

@@ -13,9 +13,6 @@ import numpy as np
 from adagoal.core.errors import InputError
 from adagoal.core.file_io import parse_json
 
-MAX_MODEL_ENTRIES = 20_000_000
-"""Entries of the largest built-in model: 160 MB of float64. Larger sizes are typing errors."""
-
 
 def to_python_scalar(value: Any) -> Any:
     """Convert a NumPy scalar to a Python number, which JSON can hold; return other values unchanged."""
@@ -44,6 +41,7 @@ def format_integer_range(low: float, high: float) -> str:
 
 def is_in_range(value: float, low: float, high: float, closed: str) -> bool:
     """Return whether low <= value <= high, without the ends that ``closed`` leaves out; False for NaN."""
+    # Every comparison with NaN is False, so these must not be turned into "not (value < low)".
     above = low < value or (closed[0] == "[" and value == low)
     return above and (value < high or (closed[1] == "]" and value == high))
 
@@ -64,20 +62,19 @@ def check_number(name: str, value: float, low: float, high: float, *, closed: st
 
 def check_total_size(names: str, *sizes: int) -> None:
     """Refuse sizes of a model whose product does not fit into memory."""
-    size = math.prod(sizes)
-    if size > MAX_MODEL_ENTRIES:
-        raise InputError(f"their product must be at most {MAX_MODEL_ENTRIES:,}, got {size:,}", names)
+    # 160 MB of float64. Larger sizes are typing errors, which would fill the memory before anything is printed.
+    size, limit = math.prod(sizes), 20_000_000
+    if size > limit:
+        raise InputError(f"their product must be at most {limit:,}, got {size:,}", names)
 
 
 def check_folder_path(name: str, value: Any) -> Path:
-    """Return the absolute path of a run folder.
-
-    It is absolute, because an environment may change the current folder while the run writes. An empty text is refused,
-    because it is usually a shell variable without a value.
-    """
+    """Return the absolute path of a run folder."""
+    # An empty text is usually a shell variable without a value; as a path it would be the current directory.
     if not isinstance(value, str | os.PathLike) or value == "":
         raise InputError(f"must be the path of a run's folder, got {value!r}", name)
     try:
+        # Absolute, because an environment may change the current directory while the run writes.
         path = Path(value).absolute()
         with contextlib.suppress(FileNotFoundError, NotADirectoryError):
             path.stat()
@@ -95,4 +92,5 @@ def parse_key_value(text: str) -> tuple[str, Any]:
     try:
         return key, parse_json(value.encode())
     except ValueError:
+        # Users who write Python type its constants. As text, "False" would be true.
         return key, {"True": True, "False": False, "None": None}.get(value, value)

@@ -1,14 +1,13 @@
 """Compiled code: the caches of Numba and JAX, and threads for compiled functions.
 
-*Numba* caches compiled functions in ``__pycache__``, in the user's cache folder, or in ``NUMBA_CACHE_DIR``. It compiles
-a function again when the file of that function changes, but not when a function that it calls, and has inlined, changes
-in another file. So this module removes the cache entries of every module that imports a changed module, directly or
-through others.
+*Numba* compiles a function again when the file of that function changes, but not when a function that it calls, and has
+inlined, changes in another file. So this module removes the cache entries of every module that imports a changed
+module, directly or through others.
 
 *JAX* keeps compiled programs in ``~/.cache/adagoal`` (or ``$XDG_CACHE_HOME/adagoal``), in one folder per kind of
 processor: machines may share a home folder, and code for one processor may crash on another. JAX names an entry after
-the program, its own version, the device and the compiler options. It never overwrites an entry, so one that was cut off
-by a kill or a full disk would stay broken; this module removes such entries.
+the program, its own version, the device and the compiler options. A kill or a full disk leaves incomplete entries; this
+module removes them.
 """
 
 from __future__ import annotations
@@ -30,10 +29,12 @@ def remove_stale_numba_cache(package: Path) -> None:
     sources = {path: path.stat().st_mtime_ns for path in package.rglob("*.py")}
     entries = list(_numba_cache_entries({path.parent for path in sources}))
     newest = max(sources.values(), default=0)
+    # The common case: no file has changed. Parsing all imports would delay every start of the command.
     if all(written >= newest for _, _, written in entries):
-        return  # the common case: no file has changed, so the imports need not be parsed
+        return
     changed = _latest_source_changes(package, sources)
     for entry, source, written in entries:
+        # An entry whose source is gone may belong to a renamed module: compared with the newest file, it goes too.
         if written < changed.get(source, newest):
             with contextlib.suppress(OSError):  # another process was faster, or the folder is read-only
                 entry.unlink()
@@ -44,7 +45,7 @@ def _numba_cache_entries(folders: set[Path]) -> Iterator[tuple[Path, Path, int]]
     override = os.environ.get("NUMBA_CACHE_DIR")
     cache = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
     for folder in folders:
-        # Numba's own naming of the folder that stands for a source folder
+        # Numba's own naming of the folder that stands for a source folder.
         name = f"{folder.name}_{hashlib.sha1(str(folder).encode(), usedforsecurity=False).hexdigest()}"
         cached = folder / "__pycache__", Path(cache, "numba", name), *([Path(override, name)] if override else [])
         for entry in (entry for path in cached for entry in path.glob("*.nbi")):  # MODULE.FUNCTION-LINE.VERSION.nbi
@@ -79,12 +80,8 @@ def _imported_files(package: Path, path: Path) -> Iterator[Path]:
                 yield package.parent.joinpath(*name.split(".")).with_suffix(".py")
 
 
-MIN_COMPILE_SECONDS = 0.1
-"""JAX keeps programs that took at least this long to compile; a test sets it to zero to keep all of them."""
-
-
-def enable_jax_cache() -> None:
-    """Let JAX keep compiled programs in the user's cache folder; do nothing if the folder cannot be written.
+def enable_jax_cache(min_compile_seconds: float = 0.1) -> None:
+    """Let JAX keep programs that took this long to compile; do nothing if the user's cache folder is not writable.
 
     The setting ``JAX_COMPILATION_CACHE_DIR`` wins over this function. ``JAX_ENABLE_COMPILATION_CACHE=false`` switches
     the cache off.
@@ -100,9 +97,10 @@ def enable_jax_cache() -> None:
         _remove_broken_entries(folder)
     except (OSError, RuntimeError):  # the home folder is missing or read-only
         return
+    # JAX compiles a program again if its entry cannot be read, so the user need not act on the warning.
     warnings.filterwarnings("ignore", message="Error (reading|writing) persistent compilation cache entry")
     config.update("jax_compilation_cache_dir", str(folder))
-    config.update("jax_persistent_cache_min_compile_time_secs", MIN_COMPILE_SECONDS)
+    config.update("jax_persistent_cache_min_compile_time_secs", min_compile_seconds)
 
 
 def _jax_cache_folder() -> Path:
@@ -115,29 +113,22 @@ def _jax_cache_folder() -> Path:
 
 
 def _remove_broken_entries(folder: Path) -> None:
+    # JAX never overwrites an entry, so a broken one would make every later process compile again.
     for path in folder.glob("*-cache"):
         with contextlib.suppress(OSError):  # another process removed it, or the folder is read-only
-            if not _is_complete_entry(path.read_bytes()):
+            entry, stream = path.read_bytes(), zlib.decompressobj()
+            # JAX compresses with zstandard if that is installed, else with zlib. Only a zlib stream, which starts with
+            # this byte, can be checked with the standard library.
+            is_zlib = entry[:1] == b"\x78"
+            if is_zlib:
+                with contextlib.suppress(zlib.error):
+                    stream.decompress(entry)
+            if not (stream.eof if is_zlib else entry):
                 path.unlink()
 
 
-def _is_complete_entry(entry: bytes) -> bool:
-    """Return whether a zlib stream is complete; JAX may use another format, of which only emptiness is tested."""
-    if entry[:1] != b"\x78":  # the first byte of every zlib stream
-        return bool(entry)
-    stream = zlib.decompressobj()
-    try:
-        stream.decompress(entry)
-    except zlib.error:
-        return False
-    return stream.eof
-
-
 def run_jobs_in_threads(jobs: Sequence[Callable[[], None]], threads: Executor | None) -> None:
-    """Run jobs that release the interpreter lock, in ``threads`` or, if None, one after the other.
-
-    Returns or raises only when no job is running any more, because jobs write into arrays of the caller.
-    """
+    """Run jobs that release the interpreter lock, in ``threads`` or, if None, one after the other."""
     if threads is None:
         for job in jobs:
             job()
@@ -147,4 +138,5 @@ def run_jobs_in_threads(jobs: Sequence[Callable[[], None]], threads: Executor | 
         for future in futures:
             future.result()
     finally:
+        # Also after an exception: the jobs write into arrays of the caller, which must not change after the return.
         wait(futures)

@@ -24,17 +24,18 @@ from scipy.special import betainccinv, betaincinv
 
 from adagoal.core.types import Floats, Longs
 
-BET_SHARES = np.concatenate([[1.0, 0.9], 0.7 * 0.7 ** np.arange(20)])
-"""The bets b, as shares of the wealth. Small bets win on many observations: the least suits about a million."""
-
 
 def log_wealth(returns: Floats, times: Longs) -> float:
     """Return the logarithm of the wealth, averaged over the bets.
 
     ``returns`` [k] >= -1 are the values of X/m - 1, and ``times`` [k] says how often each occurred.
     """
+    # The bets b, as shares of the wealth. Small bets win on many observations: the least suits about a million.
+    bets = np.concatenate([[1.0, 0.9], 0.7 * 0.7 ** np.arange(20)])
+    # The bet 1 loses everything on a return of -1, and its logarithm is then -inf.
     with np.errstate(divide="ignore"):
-        logs = np.log1p(BET_SHARES[:, None] * returns[None, :]) @ times
+        logs = np.log1p(bets[:, None] * returns[None, :]) @ times
+    # The largest is factored out, because the wealth itself would overflow or vanish.
     top = float(logs.max())
     return top + math.log(float(np.exp(logs - top).mean())) if math.isfinite(top) else -math.inf
 
@@ -42,7 +43,8 @@ def log_wealth(returns: Floats, times: Longs) -> float:
 def rejects_at_most(successes: int, trials: int, q: float, alpha: float) -> bool:
     """Return whether a probability of success <= ``q`` is refuted; falsely, at any time, with probability <= alpha."""
     times = np.array([successes, trials - successes])
-    seen = times > 0  # skip outcomes that did not occur: 0 * log(0) would be NaN
+    # Skip outcomes that did not occur: 0 * log(0) would be NaN.
+    seen = times > 0
     if not seen[0]:
         return False
     return log_wealth(np.array([1.0 / q - 1.0, -1.0])[seen], times[seen]) >= math.log(1.0 / alpha)
@@ -58,7 +60,8 @@ def find_boundary(true_below: Callable[[float], bool], most: float) -> float:
     if true_below(most):
         return most
     low = 0.0
-    for _ in range(60):  # halvings: more than the bits of a float
+    # More halvings than a float has bits. The end where the statement is true is the safe one.
+    for _ in range(60):
         middle = (low + most) / 2.0
         low, most = (middle, most) if true_below(middle) else (low, middle)
     return low
@@ -71,6 +74,7 @@ def clopper_pearson_bounds(successes: ArrayLike, trials: ArrayLike, tail: ArrayL
     I_low(k, n - k + 1) = tail and 1 - I_high(k + 1, n - k) = tail. Each end alone fails with probability <= ``tail``.
     """
     k, n, t = np.broadcast_arrays(successes, trials, tail)
+    # np.where computes both branches, and a parameter 0 of the beta function would be NaN.
     low = np.where(k == 0, 0.0, betaincinv(np.maximum(k, 1), n - k + 1, t))
     high = np.where(k == n, 1.0, betainccinv(k + 1, np.maximum(n - k, 1), t))
     return low, high

@@ -26,9 +26,9 @@ class ExplorationPlan:
     goals. It is reached in any new state, and in any state whose goal is :data:`OTHER_GOALS`.
     """
 
+    # Actions [T, S, columns]: T = 1 is stationary, T = H has one table per stage. Or lower bounds with their greedy
+    # actions, which the episode loop backs up in every state that it visits.
     policy: Actions | LocalLowerBounds
-    """Actions [T, S, columns]: T = 1 is stationary, T = H has one table per stage. Or lower bounds with their greedy
-    actions, which the episode loop backs up in every state that it visits."""
     goal_state: Longs  # [columns]: the state, or the number of the goal if goals are sets
     max_episode_steps: int  # an episode of this length ends without success
     replan_thresholds: Longs  # [X]: the rollout ends as soon as a pair has been tried this often
@@ -59,9 +59,9 @@ class TabularEnv(Protocol):
     state_bound: int  # upper bound on the number of states, for union bounds
     pair_bound: int  # upper bound on the number of state-action pairs
     start_is_certain: bool  # False: the fixed start is an assumption, and certificates spend some delta on it
+    # Whether to treat unavailable actions as absent (TransitionCounts.mark_absent_pairs); the method decides.
+    # If False, they lead to the start in a known model, and are passed to env.step otherwise.
     uses_action_masks: bool
-    """Whether to treat unavailable actions as absent (:meth:`TransitionCounts.mark_absent_pairs`); the method decides.
-    If False, they lead to the start in a known model, and are passed to ``env.step`` otherwise."""
     initial_states: int  # number of states to allocate at first
     layout: GridLayout | None
     labels: tuple[str, ...]

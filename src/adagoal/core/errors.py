@@ -17,11 +17,9 @@ class InputError(ValueError):
 
     def __init__(self, message: str, name: str | None = None) -> None:
         self.name = name
-        self.reason = to_single_line(message, 2000)  # a message may quote other exceptions, which have several lines
+        # A message may quote another exception, whose text has several lines or escape sequences.
+        self.reason = to_single_line(message, 2000)
         super().__init__(self.reason if name is None else f"{name}: {self.reason}")
-
-    def __reduce__(self) -> tuple[type[InputError], tuple[str, str | None]]:
-        return type(self), (self.reason, self.name)  # worker processes send it as a pickle
 
 
 class RunWarning(UserWarning):
@@ -40,15 +38,12 @@ class EnvironmentFailure(InputError):
 
 
 def to_single_line(text: object, max_length: int = 60) -> str:
-    """Return text from outside as one printable line.
-
-    Control characters, escape sequences, direction marks and unassigned characters are replaced, because a terminal or
-    a browser would obey them.
-    """
+    """Return text from outside as one printable line."""
     try:
         line = " ".join(str(text)[: 4 * max_length].split())
     except Exception:  # the __str__ of a foreign class failed
         line = type(text).__name__
+    # A terminal or a browser would obey control characters, escape sequences and direction marks.
     unprintable = ("Cc", "Cf", "Cs", "Co", "Cn")
     shown = "".join("\N{REPLACEMENT CHARACTER}" if unicodedata.category(c) in unprintable else c for c in line)
     return shown if len(shown) <= max_length else shown[: max_length - 1] + "\N{HORIZONTAL ELLIPSIS}"

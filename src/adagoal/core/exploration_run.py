@@ -1,8 +1,7 @@
 """One exploration in progress: the protocols of its estimates, its state, and its history.
 
 A method provides *estimates* (:class:`GoalEstimates`): a distance D and an error E per goal, computed from transition
-counts. :class:`ExplorationRun` joins them with an environment and a goal rule, and records steps, episodes, attempts
-per goal and snapshots of all bounds. The loops that drive a run are in loop.py.
+counts. :class:`ExplorationRun` joins them with an environment and a goal rule. The loops that drive it are in loop.py.
 """
 
 from __future__ import annotations
@@ -35,10 +34,6 @@ from adagoal.core.transition_data import TransitionCounts
 from adagoal.core.types import Actions, Bools, Floats, Longs
 from adagoal.goal_rules import GoalInfo, GoalRule
 
-RECENT_RATE, PREVIOUS_RATE = 0.2, 0.05  # rates of the two moving averages of success in GoalAttempts
-OPTIONAL_RULE_FIELDS = frozenset({"visits", "successes", "recent", "previous"})
-"""Fields of :class:`~adagoal.goal_rules.GoalInfo` that are computed only for rules that declare them."""
-
 
 class GoalStanding(IntEnum):
     """How a goal stood in a snapshot; the report's script knows these numbers."""
@@ -47,16 +42,6 @@ class GoalStanding(IntEnum):
     OPEN = 1  # error above epsilon
     DONE = 2  # error at most epsilon
     BEYOND = 3  # D beyond the radius
-
-
-BOUNDS_HISTORY_SCHEMA: ArraySchema = {  # F snapshots of P goals; single precision, since they are only drawn
-    "past_steps": ArraySpec("int64", ("F",), low=0, increasing=True),
-    "past_episodes": ArraySpec("int64", ("F",), low=0),
-    "past_goals": ArraySpec("int64", ("P",), low=0, increasing=True),
-    "past_lower": ArraySpec("float32", ("F", "P"), low=0, finite=False),
-    "past_upper": ArraySpec("float32", ("F", "P"), low=0, finite=False),
-    "past_stand": ArraySpec("int8", ("F", "P"), low=min(GoalStanding), high=max(GoalStanding)),
-}
 
 
 class GoalEstimates(Protocol):
@@ -184,6 +169,16 @@ class BoundsHistory:
     A snapshot is due whenever the steps have grown by a quarter, so a run of any length has a few dozen.
     """
 
+    # F snapshots of P goals. Single precision is enough, because they are only drawn.
+    ARRAY_SCHEMA: ClassVar[ArraySchema] = {
+        "past_steps": ArraySpec("int64", ("F",), low=0, increasing=True),
+        "past_episodes": ArraySpec("int64", ("F",), low=0),
+        "past_goals": ArraySpec("int64", ("P",), low=0, increasing=True),
+        "past_lower": ArraySpec("float32", ("F", "P"), low=0, finite=False),
+        "past_upper": ArraySpec("float32", ("F", "P"), low=0, finite=False),
+        "past_stand": ArraySpec("int8", ("F", "P"), low=min(GoalStanding), high=max(GoalStanding)),
+    }
+
     def __init__(self) -> None:
         self.steps: list[int] = []
         self.episodes: list[int] = []
@@ -208,16 +203,14 @@ class BoundsHistory:
         self.episodes.append(episodes)
         rows = *bounds, np.where(seen, standing, GoalStanding.UNSEEN)
         for name, row in zip(self._snapshot_rows, rows, strict=True):
-            self._snapshot_rows[name].append(row.astype(BOUNDS_HISTORY_SCHEMA[name].dtype))
+            self._snapshot_rows[name].append(row.astype(self.ARRAY_SCHEMA[name].dtype))
 
     def to_arrays(self) -> dict[str, NDArray[Any]]:
-        """Return the arrays of :data:`BOUNDS_HISTORY_SCHEMA`."""
-        unseen = {"past_lower": 0.0, "past_upper": np.inf, "past_stand": GoalStanding.UNSEEN}
-        tables = {
-            name: np.full((len(rows), len(self.goals)), unseen[name], BOUNDS_HISTORY_SCHEMA[name].dtype)
-            for name, rows in self._snapshot_rows.items()
-        }
-        for name, rows in self._snapshot_rows.items():
+        """Return the arrays of ``ARRAY_SCHEMA``."""
+        # Goals are numbered in the order of discovery, so an early row is the beginning of a later one.
+        tables, unseen = {}, (0.0, np.inf, GoalStanding.UNSEEN)
+        for (name, rows), value in zip(self._snapshot_rows.items(), unseen, strict=True):
+            tables[name] = np.full((len(rows), len(self.goals)), value, self.ARRAY_SCHEMA[name].dtype)
             for table_row, row in zip(tables[name], rows, strict=True):
                 table_row[: len(row)] = row
         times = {"past_steps": np.array(self.steps, np.int64), "past_episodes": np.array(self.episodes, np.int64)}
@@ -245,9 +238,8 @@ class GoalAttempts:
         """Add episodes in order; those with the goal -1 ("any unseen state") are not attempts at a goal."""
         if goals:
             self._grow_arrays(max(goals))
-            update_attempt_arrays(
-                np.array(goals), np.array(reached, float), *(getattr(self, name) for name in self.ARRAY_NAMES)
-            )
+            arrays = [getattr(self, name) for name in self.ARRAY_NAMES]
+            update_attempt_arrays(np.array(goals), np.array(reached, float), *arrays)
 
     def arrays_of_goals(self, goals: Longs, needs: frozenset[str]) -> tuple[Floats, ...]:
         """Attempts, successes, recent and previous rate of the goals; zeros for fields that the rule does not need."""
@@ -258,6 +250,7 @@ class GoalAttempts:
 
     def _grow_arrays(self, goal: int) -> None:
         if goal >= len(self.total):
+            # By at least its own length, so discovering goals one by one does not copy the arrays each time.
             for name in self.ARRAY_NAMES:
                 setattr(self, name, np.pad(getattr(self, name), (0, goal + 1)))
 
@@ -265,13 +258,14 @@ class GoalAttempts:
 @numba.njit(cache=True, nogil=True)
 def update_attempt_arrays(goals, success, total, reached, recent, previous):  # type: ignore[no-untyped-def]
     """Add episodes with ``goals`` and ``success`` [episodes] to the arrays of :class:`GoalAttempts`, in place."""
+    recent_rate, previous_rate = 0.2, 0.05
     for i in range(len(goals)):
         g = goals[i]
         if g >= 0:
             total[g] += 1.0
             reached[g] += success[i]
-            recent[g] += RECENT_RATE * (success[i] - recent[g])
-            previous[g] += PREVIOUS_RATE * (success[i] - previous[g])
+            recent[g] += recent_rate * (success[i] - recent[g])
+            previous[g] += previous_rate * (success[i] - previous[g])
 
 
 # Numba reports compilation here. It is registered once, because one listener per rollout cost 1% of a small run.
@@ -296,16 +290,17 @@ class ExplorationRun:
     seconds: float = 0.0  # wall time of goal selection, planning and stepping, without observers, saves, compilation
     episode_goals: list[int] = field(default_factory=list)  # goal of every episode; -1 for "any unseen state"
     episode_reached: list[bool] = field(default_factory=list)
+    # (steps, episodes, largest error of an open goal, open goals), whenever the steps have grown by 2%.
     trace: list[tuple[int, int, float, int]] = field(default_factory=list)
-    """(steps, episodes, largest error of an open goal, open goals), whenever the steps have grown by 2%."""
     bounds_history: BoundsHistory = field(default_factory=BoundsHistory)
     goal_attempts: GoalAttempts = field(default_factory=lambda: GoalAttempts(0))
     goal_space: GoalSpace = field(default_factory=lambda: GoalSpace.from_states(0, 0))  # by default all states
-    setting: Any = None
-    """:class:`~adagoal.settings.exploration.ExplorationSettings`, for observers; None in runs without settings."""
+    setting: Any = None  # ExplorationSettings, for observers; None in runs without settings
 
     def __post_init__(self) -> None:
-        self._required_fields = goal_rules.required_fields(self.goal_rule, OPTIONAL_RULE_FIELDS)
+        # These fields of GoalInfo are computed only for rules that declare them: every rollout needs a GoalInfo.
+        optional_fields = frozenset({"visits", "successes", "recent", "previous"})
+        self._required_fields = goal_rules.required_fields(self.goal_rule, optional_fields)
         if self.goal_space.goals_are_states:
             self.goal_space.grow_states(self.counts.n_states)
 
@@ -343,14 +338,16 @@ class ExplorationRun:
         estimates, goals = self.estimates, self.estimates.goals
         columns = estimates.column[goals]
         total, reached, recent, previous = self.goal_attempts.arrays_of_goals(goals, self._required_fields)
+        visits = np.zeros(len(goals))
+        if "visits" in self._required_fields:
+            visits = self.goal_space.visits_of_goals(self.counts.visits, goals)
         return GoalInfo(
             D=estimates.D[columns],
             E=estimates.E[columns],
             L=estimates.L,
+            # The start belongs to its goal already, and an episode of no steps would teach nothing.
             eligible=~self.goal_space.contains_state(self.env.start, goals),
-            visits=self.goal_space.visits_of_goals(self.counts.visits, goals)
-            if "visits" in self._required_fields
-            else np.zeros(len(goals)),
+            visits=visits,
             attempts=total,
             successes=reached,
             recent=recent,
@@ -367,14 +364,14 @@ class ExplorationRun:
 @numba.njit(cache=True, nogil=True)
 def any_column_open(D, E, L, epsilon):  # type: ignore[no-untyped-def]
     """Return whether :meth:`ExplorationRun.open_columns` has one; without temporary arrays, as every rollout asks."""
-    found = False
+    is_open = False
     for j in range(len(D)):
-        found |= D[j] <= L and E[j] > epsilon
-    return found
+        is_open |= D[j] <= L and E[j] > epsilon
+    return is_open
 
 
+# Called after every rollout; returning False ends the run, with everything learnt so far.
 RunObserver = Callable[[ExplorationRun], bool | None]
-"""Called after every rollout; returning False ends the run, with everything learnt so far."""
 
 
 def record_rollout(run: ExplorationRun, outcome: RolloutOutcome) -> None:
@@ -383,6 +380,7 @@ def record_rollout(run: ExplorationRun, outcome: RolloutOutcome) -> None:
     run.episode_goals += outcome.goals
     run.episode_reached += outcome.reached
     run.goal_attempts.add_episodes(outcome.goals, outcome.reached)
+    # Geometric spacing keeps the trace of a run of any length short.
     if not run.trace or run.steps >= 1.02 * run.trace[-1][0]:
         still_open = run.open_columns()
         largest = float(run.estimates.E[still_open].max(initial=0.0))

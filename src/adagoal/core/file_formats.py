@@ -10,11 +10,9 @@ A size is a number, a name that stands for the same number in the whole table, o
 sizes too, so an index is known to be in range before it reaches a compiled kernel. An error is a ``ValueError`` that
 names the entry; the reader of the file adds the name of the file.
 
-An ``.npz`` is a zip of ``.npy`` files. Two things in it can hurt a careless reader: pickled objects, which run code,
-and a few kilobytes that unpack to gigabytes. :func:`read_npz` therefore unpacks nothing before the zip's directory and
-the header of every entry agree: only numbers (booleans, integers, floats, in this machine's byte order), exactly the
-bytes that the shape needs, and sizes within bounds. Entries that are stored plainly cannot unpack to more than the file
-holds.
+An ``.npz`` is a zip of ``.npy`` files. It could hold pickled objects, which run code, or a few kilobytes that unpack to
+gigabytes. So :func:`read_npz` unpacks nothing before the zip's directory and the header of every entry agree: only
+numbers in this machine's byte order, exactly the bytes that the shape needs, and sizes within bounds.
 """
 
 from __future__ import annotations
@@ -25,6 +23,7 @@ import re
 import zipfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from types import NoneType
 from typing import IO, Any, NamedTuple
 
 import numpy as np
@@ -93,10 +92,7 @@ def check_headers(
 
 
 def check_arrays(
-    schema: ArraySchema,
-    arrays: Mapping[str, NDArray[Any]],
-    sizes: Mapping[str, int] | None = None,
-    exact: bool = False,
+    schema: ArraySchema, arrays: Mapping[str, NDArray[Any]], sizes: Mapping[str, int] | None = None, exact: bool = False
 ) -> AxisSizes:
     """Check arrays that were read already; return the sizes. ``exact`` refuses arrays that the schema does not name."""
     chosen = {name: array for name, array in arrays.items() if exact or name in schema}
@@ -111,9 +107,10 @@ def check_array_values(schema: ArraySchema, arrays: Mapping[str, NDArray[Any]], 
         array = arrays.get(name)
         if array is None or array.size == 0:
             continue
+        # Two reductions instead of masks, which would allocate as much as the array. A NaN makes the minimum NaN.
         smallest, largest = array.min(), array.max()
         if array.dtype.kind == "f":
-            if np.isnan(smallest):  # the minimum of an array with a NaN is NaN
+            if np.isnan(smallest):
                 raise ValueError(f"entry {name!r} holds NaN")
             if spec.finite and not (np.isfinite(smallest) and np.isfinite(largest)):
                 raise ValueError(f"entry {name!r} holds an infinity")
@@ -133,18 +130,14 @@ def _resolve(size: float | str, sizes: Mapping[str, int]) -> float:
     return math.prod(int(part) if part.isdigit() else sizes[part] for part in size.split("*"))
 
 
+# JSON schema of a number of something. The limit is that of a budget: half the range of int64.
 COUNT_SCHEMA: dict[str, Any] = {"type": "integer", "minimum": 0, "maximum": 2**62}
-"""JSON schema of a number of something."""
 
 
 def object_schema(**properties: Mapping[str, Any]) -> dict[str, Any]:
     """Return the JSON schema of an object with exactly these entries."""
-    return {
-        "type": "object",
-        "required": list(properties),
-        "additionalProperties": False,
-        "properties": properties,
-    }
+    names = list(properties)
+    return {"type": "object", "required": names, "additionalProperties": False, "properties": properties}
 
 
 def nullable_schema(schema: Mapping[str, Any]) -> dict[str, Any]:
@@ -162,7 +155,7 @@ def check_json_value(schema: Mapping[str, Any], value: Any, path: str = "") -> N
     if names and not any(_has_json_type(value, name) for name in names):
         raise ValueError(f"{path or 'it'} must be {' or '.join(names)}")
     for keyword, wanted in schema.items():
-        if keyword not in _STRUCTURAL_KEYWORDS and not _KEYWORD_CHECKS[keyword](value, wanted):
+        if not _obeys_keyword(value, keyword, wanted):
             raise ValueError(f"{path or 'it'} breaks the rule {keyword} {str(wanted)[:80]}")
     if isinstance(value, dict):
         for name in schema.get("required", ()):
@@ -180,41 +173,38 @@ def check_json_value(schema: Mapping[str, Any], value: Any, path: str = "") -> N
             check_json_value(schema["items"], inner, f"{path}[{index}]")
 
 
-_STRUCTURAL_KEYWORDS = frozenset(
-    ("type", "required", "properties", "additionalProperties", "items", "$schema", "title", "description")
-)
-_JSON_TYPES: dict[str, tuple[type, ...]] = {
-    "object": (dict,),
-    "array": (list,),
-    "string": (str,),
-    "boolean": (bool,),
-    "null": (type(None),),
-    "integer": (int,),
-    "number": (int, float),
-}
-
-
 def _has_json_type(value: Any, name: str) -> bool:
-    if isinstance(value, bool) and name != "boolean":  # bool is a subclass of int
-        return False
-    return isinstance(value, _JSON_TYPES[name]) and not (isinstance(value, float) and not math.isfinite(value))
+    # bool is a subclass of int in Python, but not a number in JSON. Neither are NaN and infinities.
+    if isinstance(value, bool) or (isinstance(value, float) and not math.isfinite(value)):
+        return isinstance(value, bool) and name == "boolean"
+    types: dict[str, Any] = {"object": dict, "array": list, "string": str, "boolean": bool, "null": NoneType}
+    return isinstance(value, (types | {"integer": int, "number": int | float})[name])
 
 
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
-
-
-_KEYWORD_CHECKS: dict[str, Callable[[Any, Any], bool]] = {
-    "enum": lambda value, wanted: any(type(value) is type(w) and value == w for w in wanted),
-    "minimum": lambda value, wanted: not _is_number(value) or value >= wanted,
-    "maximum": lambda value, wanted: not _is_number(value) or value <= wanted,
-    "exclusiveMinimum": lambda value, wanted: not _is_number(value) or value > wanted,
-    "exclusiveMaximum": lambda value, wanted: not _is_number(value) or value < wanted,
-    "minLength": lambda value, wanted: not isinstance(value, str) or len(value) >= wanted,
-    "maxLength": lambda value, wanted: not isinstance(value, str) or len(value) <= wanted,
-    "minItems": lambda value, wanted: not isinstance(value, list) or len(value) >= wanted,
-    "maxItems": lambda value, wanted: not isinstance(value, list) or len(value) <= wanted,
-}
+def _obeys_keyword(value: Any, keyword: str, wanted: Any) -> bool:
+    # As in JSON Schema, a keyword accepts every value of another type than its own.
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    match keyword:
+        case "enum":
+            # Types are compared too, because True == 1 == 1.0 in Python.
+            return any(type(value) is type(entry) and value == entry for entry in wanted)
+        case "minimum":
+            return not is_number or value >= wanted
+        case "maximum":
+            return not is_number or value <= wanted
+        case "exclusiveMinimum":
+            return not is_number or value > wanted
+        case "exclusiveMaximum":
+            return not is_number or value < wanted
+        case "minLength" | "minItems":
+            return not isinstance(value, str if keyword == "minLength" else list) or len(value) >= wanted
+        case "maxLength" | "maxItems":
+            return not isinstance(value, str if keyword == "maxLength" else list) or len(value) <= wanted
+    # A misspelt keyword in one of our schemas must not pass as a check.
+    structure = "type", "required", "properties", "additionalProperties", "items", "$schema", "title", "description"
+    if keyword not in structure:
+        raise KeyError(keyword)
+    return True
 
 
 def write_npz(file: IO[bytes], arrays: Mapping[str, NDArray[Any]], compress: bool) -> None:
@@ -239,6 +229,7 @@ def read_npz(
     """
     with zipfile.ZipFile(file) as archive:
         entries = archive.infolist()
+        # All sizes are claims of the file. They are checked against each other here, and against the data later.
         if len(entries) > 10_000:
             raise ValueError("has more than 10000 entries")
         if sum(e.file_size for e in entries if e.compress_type != zipfile.ZIP_STORED) > MAX_UNPACKED_BYTES:
@@ -250,6 +241,7 @@ def read_npz(
         headers: dict[str, ArrayHeader] = {}
         for entry in entries:
             name = entry.filename.removesuffix(".npy")
+            # The zip directory may name an entry twice; the checked header and the data read must be of the same one.
             if name in headers:
                 raise ValueError(f"entry {name[:80]!r} is there twice")
             headers[name] = _read_array_header(archive, entry)
@@ -297,6 +289,7 @@ def _read_array_header(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> Arra
 
 
 def _read_array_data(archive: zipfile.ZipFile, entry: zipfile.ZipInfo, header: ArrayHeader) -> NDArray[Any]:
+    # In chunks into the final array: a single read would need the memory twice.
     flat = np.empty(math.prod(header.shape), header.dtype)
     buffer, filled = flat.view(np.uint8), 0
     with archive.open(entry) as member:
@@ -308,6 +301,7 @@ def _read_array_data(archive: zipfile.ZipFile, entry: zipfile.ZipInfo, header: A
             buffer[filled : filled + len(chunk)] = np.frombuffer(chunk, np.uint8)
             filled += len(chunk)
         member.read(1)  # reading to the end checks the checksum
-    if header.dtype.kind == "b" and len(buffer) and buffer.max() > 1:  # compiled code may index with booleans
+    # Compiled code may index with booleans, so a byte of 2 could read past an array.
+    if header.dtype.kind == "b" and len(buffer) and buffer.max() > 1:
         raise ValueError(f"entry {entry.filename[:80]!r} holds booleans that are neither true nor false")
     return flat.reshape(header.shape, order="F" if header.fortran_order else "C")

@@ -1,9 +1,7 @@
 """Write files atomically, read them without executing code, and lock folders.
 
-A write goes to a temporary file beside the target, is synced, and gets its name only when it is complete. If the system
-refuses it (a full disk, a read-only folder, a name that is too long), the error is one line that names the file, and
-nothing is left behind. A read accepts only regular files, because a pipe or a device would hang. It knows the size
-before it reads, and accepts only plain data.
+If the system refuses a write (a full disk, a read-only folder, a name that is too long), the error is one line that
+names the file, and nothing is left behind. A read knows the size before it reads, and accepts only plain data.
 """
 
 from __future__ import annotations
@@ -28,22 +26,13 @@ from adagoal.core import file_formats
 from adagoal.core.errors import InputError
 
 MAX_JSON_BYTES = 2**27  # of one file; a parsed object takes about ten times as much memory
-MAX_JSON_DEPTH = 32  # deeper nesting could exhaust the stack of a recursive reader
-MAX_JSON_DIGITS = 40  # of a whole number: enough for the 128 bits of a random generator's state
 
-FileContent = Callable[[IO[bytes]], object]
-"""Content of a file: a function that writes it."""
-FileContents = dict[str, FileContent]
-"""Contents of several files by their names."""
-
-
-def text_content(text: str) -> FileContent:
-    """Return a text in UTF-8."""
-    return bytes_content(text.encode())
+FileContent = Callable[[IO[bytes]], object]  # a function that writes the content of a file
+FileContents = dict[str, FileContent]  # by the names of the files
 
 
 def bytes_content(data: bytes) -> FileContent:
-    """Return bytes."""
+    """Return bytes as the content of a file."""
     return lambda file: file.write(data)
 
 
@@ -72,7 +61,8 @@ def _encode_json(data: object, allow_infinity: bool, **options: Any) -> bytes:
     except TypeError as error:
         raise ValueError(str(error)) from None
     except RecursionError:
-        raise _too_deep() from None
+        raise ValueError("nested too deep") from None
+    # Read it back now. A checkpoint that the reader refuses would be noticed only when the run is resumed.
     parse_json(encoded, allow_infinity)
     return encoded
 
@@ -85,7 +75,7 @@ def _numpy_to_plain(value: Any) -> Any:
 
 def write_text(path: Path, text: str) -> None:
     """Write a text file atomically."""
-    write_atomically(path, text_content(text))
+    write_atomically(path, bytes_content(text.encode()))
 
 
 def write_json(path: Path, data: object) -> None:
@@ -97,11 +87,14 @@ def write_atomically(path: Path, content: FileContent) -> None:
     """Write a file that gets its name only when it is complete."""
     with report_write_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
+        # In the same folder, because a rename is atomic only within one file system.
         handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=path.name, suffix=".part")
         try:
             with os.fdopen(handle, "wb") as file:
                 content(file)
                 file.flush()
+                # Before the rename: some file systems make the new name durable before the data, so a power failure
+                # would leave an empty file under the old name.
                 os.fsync(file.fileno())
             Path(temporary).chmod(0o644)  # mkstemp makes files that only their owner can read
             os.replace(temporary, path)
@@ -115,6 +108,7 @@ def remove_partial_files(folder: Path) -> None:
     """Remove the temporary files that :func:`write_atomically` leaves when its process is killed."""
     with contextlib.suppress(OSError):  # a file that cannot be removed does no harm
         for path in folder.iterdir():
+            # mkstemp's eight letters, after a suffix that we write: a user's own .part file must stay.
             if re.fullmatch(r".+\.(json|npz|html|png|csv|md)[a-z0-9_]{8}\.part", path.name):
                 path.unlink(missing_ok=True)
 
@@ -132,7 +126,8 @@ def report_write_errors(path: Path) -> Iterator[None]:
 
 
 def sync_folder(folder: Path) -> None:
-    """Make the names in a folder durable: without this, a power failure may lose a file's new name."""
+    """Make the names in a folder durable."""
+    # Syncing a file covers its data, not its name: a power failure may still lose a rename.
     handle = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -155,7 +150,9 @@ def take_out_facts(arrays: dict[str, NDArray[Any]]) -> Any:
 def open_regular_file(path: Path) -> Iterator[tuple[IO[bytes], int]]:
     """Open a file for reading, and return its size too; refuse pipes and devices, which could hang the reader."""
     try:
-        handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # blocking, a pipe would wait for a writer
+        # Non-blocking, because opening a pipe would wait for a writer. The kind of file is tested on the open handle:
+        # between a test of the name and the opening, the file could be replaced by a pipe.
+        handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
     except FileNotFoundError:
         raise InputError(f"{path}: no such file") from None
     except (OSError, ValueError) as error:
@@ -175,7 +172,8 @@ def report_read_errors(path: Path) -> Iterator[None]:
         yield
     except InputError:
         raise
-    except Exception as error:  # zip, zlib, header and key errors all mean the same to the user
+    # Zip, zlib, header and key errors mean the same to the user, so only our own ValueErrors are quoted.
+    except Exception as error:
         ours = isinstance(error, ValueError) and not isinstance(error, UnicodeError | json.JSONDecodeError)
         reason = str(error)[:200] if ours else type(error).__name__
         raise InputError(f"{path}: damaged or not readable ({reason})") from None
@@ -191,6 +189,7 @@ def parse_json(data: bytes, allow_infinity: bool = False) -> Any:
 
     if len(data) > MAX_JSON_BYTES:
         raise ValueError(f"larger than {MAX_JSON_BYTES} bytes")
+    max_depth = 32
     try:
         value = json.loads(
             data.decode(),
@@ -200,23 +199,22 @@ def parse_json(data: bytes, allow_infinity: bool = False) -> Any:
             parse_float=_parse_finite_float,
         )
     except RecursionError:
-        raise _too_deep() from None
+        raise ValueError(f"nested more than {max_depth} deep") from None
+    # Level by level, without recursion. Deeper values could exhaust the stack of the recursive checks that follow.
     level = [value]
-    for _ in range(MAX_JSON_DEPTH):
+    for _ in range(max_depth):
         inner = [list(x.values()) if isinstance(x, dict) else x for x in level if isinstance(x, dict | list)]
         level = [y for x in inner for y in x]
     if level:
-        raise _too_deep()
-    if b"\\ud" in data.lower():  # half of a surrogate pair could not be printed
+        raise ValueError(f"nested more than {max_depth} deep")
+    # Half of a surrogate pair is legal in JSON, but could not be printed or saved. Encoding it raises an error.
+    if b"\\ud" in data.lower():
         json.dumps(value, ensure_ascii=False).encode()
     return value
 
 
-def _too_deep() -> ValueError:
-    return ValueError(f"nested more than {MAX_JSON_DEPTH} deep")
-
-
 def _dict_of_unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    # Readers disagree on which of two equal keys counts, so such a file could mean two things.
     entries = dict(pairs)
     if len(entries) < len(pairs):
         raise ValueError("an object has a key twice")
@@ -224,12 +222,14 @@ def _dict_of_unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _parse_integer(digits: str) -> int:
-    if len(digits) > MAX_JSON_DIGITS:  # int() takes quadratic time
+    # int() takes quadratic time. 40 digits are enough for the 128 bits of a random generator's state.
+    if len(digits) > 40:
         raise ValueError(f"holds a number of {len(digits)} digits")
     return int(digits)
 
 
 def _parse_finite_float(digits: str) -> float:
+    # json reads 1e999 as infinity without calling parse_constant.
     value = float(digits) if len(digits) <= 400 else math.inf
     if math.isinf(value):
         raise ValueError("holds a number that is too large or too long")
@@ -263,8 +263,10 @@ def folder_lock(folder: Path) -> Iterator[None]:
         _acquire_lock(folder, handle)
         yield
     finally:
-        if handle in _locked_handles:  # it is not in a process that was forked in the block
+        # Not in a process that was forked in the block: the folder and the lock belong to its parent.
+        if handle in _locked_handles:
             try:
+                # While the lock is held: afterwards another run may use the folder, which is still empty.
                 with contextlib.suppress(OSError):
                     for path in created:
                         path.rmdir()

@@ -1,7 +1,6 @@
 """The goals of a run: sets of states with numbers and names, and the labelers that assign states to goals.
 
-A goal is reached when any of its states is: V*_g is zero on the set. The proofs need nothing else, because every goal
-is one fixed function (docs/theory-more.md, "Goals that are sets").
+A goal is reached when any of its states is: V*_g is zero on the set (docs/theory-more.md, "Goals that are sets").
 
 *States.* By default every state is a goal, with the number of the state. The user may choose some of them.
 
@@ -29,7 +28,6 @@ from adagoal.core.user_code import USER_CODE_SECTION
 
 GoalValue = bool | int | float | str | bytes | tuple["GoalValue", ...] | None
 ObservationFunction = Callable[[Any], Any]
-GOAL_NAMES_SCHEMA: dict[str, Any] = {"type": "array", "items": {"type": "string", "maxLength": 10_000}}
 
 
 class GoalLabeler(Protocol):
@@ -46,19 +44,16 @@ class GoalSpace:
     """The goals of a run, and the states of each."""
 
     ARRAY_SCHEMA: ClassVar[ArraySchema] = {"at": ArraySpec("int64", ("S", "W"), low=-1)}
+    NAMES_SCHEMA: ClassVar[dict[str, Any]] = {"type": "array", "items": {"type": "string", "maxLength": 10_000}}
 
     def __init__(
-        self,
-        goals_of_states: Longs,
-        goal_bound: int,
-        chosen_states: Longs | None = None,
-        labeler: GoalLabeler | None = None,
+        self, memberships: Longs, goal_bound: int, chosen: Longs | None = None, labeler: GoalLabeler | None = None
     ) -> None:
-        self.goals_of_states = goals_of_states  # [S, W]
+        self.goals_of_states = memberships  # [S, W]
         self.goal_bound = goal_bound  # upper bound on the number of goals, for union bounds
+        # Of the goals known so far [G]; None: goals are states.
         self.names: list[str] | None = None if labeler is None else list(labeler.names)
-        """Names of the goals known so far [G], or None if goals are states."""
-        self.chosen_states = chosen_states  # the states that are goals; None: all of them
+        self.chosen_states = chosen  # the states that are goals; None: all of them
         self.members_complete = labeler is None  # whether the states of all goals are known
         self._number_of_name = {name: number for number, name in enumerate(self.names or ())}
         self._labeler = labeler
@@ -109,20 +104,20 @@ class GoalSpace:
         """Ask the labeler for the goals of a new state."""
         if self._labeler is None or self.names is None:
             return
-        found = self._labeler(state, observation, label)
-        # A random or stateful function would give goals without a fixed meaning. A second call detects most of them.
-        if self._labeler(state, observation, label) != found:
-            raise InputError(f"the same observation belongs to {found} at first and not the second time", "goals")
+        goals = self._labeler(state, observation, label)
+        # The proofs need a fixed function V*_g for every goal. A random or stateful labeler has none, and a second call
+        # detects most of them.
+        if self._labeler(state, observation, label) != goals:
+            raise InputError(f"the same observation belongs to {goals} at first and not the second time", "goals")
         self.grow_states(state + 1)
-        for name in found:
+        for name in goals:
             if name not in self._number_of_name:
                 self._number_of_name[name] = len(self.names)
                 self.names.append(name)
-            free = np.flatnonzero(self.goals_of_states[state] < 0)
-            if not len(free):
-                free = np.array([self.goals_of_states.shape[1]])
+            if (self.goals_of_states[state] >= 0).all():
                 self.goals_of_states = np.pad(self.goals_of_states, ((0, 0), (0, 1)), constant_values=-1)
-            self.goals_of_states[state, free[0]] = self._number_of_name[name]
+            free = np.argmin(self.goals_of_states[state] >= 0)
+            self.goals_of_states[state, free] = self._number_of_name[name]
 
     def finalize_members(self) -> list[str]:
         """Declare that all states were added, so no other goal exists; return the names of goals without a state."""
@@ -130,6 +125,7 @@ class GoalSpace:
         if not members.any():
             raise InputError("no state belongs to any of the goals", "goals")
         self._discovers_goals, self._is_final, self.members_complete = False, True, True
+        # The members are known before the first step, so the union of lemma 1 is over the goals that have any.
         self.goal_bound = int((members > 0).sum())
         return [name for name, count in zip(self.names or (), members, strict=True) if not count]
 
@@ -143,10 +139,10 @@ class GoalSpace:
 
     def columns_of_states(self, goals: Longs) -> Longs:
         """Columns [S, W] of the goals of every state, where ``goals`` [B] are the goals of the columns; -1 for none."""
-        column = np.full(max(self.n_goal_numbers, int(goals.max(initial=-1)) + 1) + 1, -1)  # the last entry is for -1
+        # One entry more, the last: unused entries of goals_of_states are -1, and index -1 must give no column.
+        column = np.full(max(self.n_goal_numbers, int(goals.max(initial=-1)) + 1) + 1, -1)
         column[goals[goals >= 0]] = np.flatnonzero(goals >= 0)
-        columns: Longs = column[self.goals_of_states]
-        return columns
+        return column[self.goals_of_states]
 
     def contains_state(self, state: int, goals: Longs) -> Bools:
         """Whether each of ``goals`` [G] contains the state."""
@@ -158,8 +154,7 @@ class GoalSpace:
             return visits[goals].astype(float)
         at = self.goals_of_states[: len(visits)]
         rows, _ = np.nonzero(at >= 0)
-        total: Floats = np.bincount(at[at >= 0], visits[rows], minlength=self.n_goal_numbers)[goals].astype(float)
-        return total
+        return np.bincount(at[at >= 0], visits[rows], minlength=self.n_goal_numbers)[goals].astype(float)
 
     def state(self) -> tuple[dict[str, NDArray[Any]], list[str] | None]:
         """Return members and names for a checkpoint; nothing if goals are states."""
@@ -172,7 +167,7 @@ class GoalSpace:
             if kinds[0] != kinds[1]:
                 raise ValueError(f"the checkpoint stores goals as {kinds[0]}, this run uses {kinds[1]}")
             return
-        check_json_value(GOAL_NAMES_SCHEMA, names)
+        check_json_value(self.NAMES_SCHEMA, names)
         check_arrays(self.ARRAY_SCHEMA, arrays)
         at = np.array(arrays["at"])
         if len(set(names)) < len(names) or at.max(initial=-1) >= len(names):
@@ -196,6 +191,7 @@ def memberships_from_sets(sets: Sequence[Collection[int]], n_states: int) -> Lon
     """Membership array [S, W] of goals given by their states; goal number i is ``sets[i]``."""
     lists = [np.unique(np.asarray(list(members), np.int64)) for members in sets]
     goal, state = np.repeat(np.arange(len(lists)), [len(m) for m in lists]), np.concatenate([np.zeros(0, int), *lists])
+    # Stable, so the goals of a state stay in the order of their numbers.
     order = np.argsort(state, kind="stable")
     goal, state = goal[order], state[order]
     rank = np.arange(len(state)) - np.searchsorted(state, state)  # of a goal among the goals of its state
@@ -215,13 +211,13 @@ class ValueLabeler:
         self._value_of_name: dict[str, GoalValue] = {}
 
     def __call__(self, state: int, observation: Any, label: str) -> list[str]:
-        """Return the name of the value of the observation."""
         with _convert_user_errors("the function", observation):
             value = to_goal_value(self._function(observation))
         if value is None:
             return []
         name = value if isinstance(value, str) else repr(value)
-        if (other := self._value_of_name.setdefault(name, value)) != value:  # for instance 1 and "1"
+        # For instance 1 and "1". Goals are identified by name, so they would become one goal.
+        if (other := self._value_of_name.setdefault(name, value)) != value:
             text = f"the values {value!r} and {other!r} are written the same way, so they name one goal"
             raise InputError(text, "goals")
         return [name]
@@ -236,7 +232,8 @@ class PredicateLabeler:
         if not predicates:
             raise InputError("there must be at least one goal", "goals")
         for name, given in predicates.items():
-            if not isinstance(name, str) or not (callable(given) or _is_state_collection(given)):
+            is_states = isinstance(given, Collection) and all(isinstance(s, int | np.integer) for s in given)
+            if not isinstance(name, str) or not (callable(given) or is_states):
                 text = f"must be names with functions, or with lists of states; got {name!r}: {given!r}"
                 raise InputError(text, "goals")
             if not callable(given) and len(given) == 0:
@@ -245,7 +242,6 @@ class PredicateLabeler:
         self._predicates = dict(predicates)
 
     def __call__(self, state: int, observation: Any, label: str) -> list[str]:
-        """Return the names whose predicate holds."""
         return [name for name, given in self._predicates.items() if self._contains(name, given, state, observation)]
 
     @staticmethod
@@ -268,7 +264,6 @@ class NameLabeler:
         self.names_single_states = not any(name in sets for name in self.names)
 
     def __call__(self, state: int, observation: Any, label: str) -> list[str]:
-        """Return the names that mean this state."""
         return [name for name in self.names if self._matches_state(name, state, label)]
 
     def _matches_state(self, name: str, state: int, label: str) -> bool:
@@ -286,7 +281,6 @@ class StoredLabeler:
         self.names = tuple(names)
 
     def __call__(self, state: int, observation: Any, label: str) -> list[str]:
-        """Return no goal."""
         return []
 
 
@@ -327,23 +321,20 @@ def to_goal_value(value: Any) -> GoalValue:
     if isinstance(value, tuple):
         return tuple(to_goal_value(part) for part in value)
     if isinstance(value, float):
-        return value + 0.0  # turns -0.0 into 0.0, which is equal but written differently
+        # Turns -0.0 into 0.0. The two are equal but written differently, so they would be two goals.
+        return value + 0.0
     if value is None or isinstance(value, bool | int | str | bytes):
         return value
     text = f"a function of observations returns a number, a text, a tuple of them, or None; got {type(value).__name__}"
     raise InputError(text, "goals")
 
 
-def _is_state_collection(given: Any) -> bool:
-    return isinstance(given, Collection) and all(isinstance(state, int | np.integer) for state in given)
-
-
 @contextmanager
 def _convert_user_errors(what: str, observation: Any) -> Iterator[None]:
-    """Convert every exception of user code, also SystemExit, to an EnvironmentFailure."""
     try:
         with USER_CODE_SECTION:
             yield
+    # Ctrl-C is for the run. An InputError of an entry selector names its own argument.
     except (KeyboardInterrupt, InputError):
         raise
     except BaseException as error:

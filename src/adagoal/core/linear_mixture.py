@@ -96,11 +96,12 @@ class LinearMixture:
     def theta_parametrisation(self) -> tuple[Floats, Floats]:
         """(theta0 [d], N [d, k]): the theta with <theta, row_sums[x]> = 1 are theta0 + N z, N orthonormal.
 
-        Probabilities sum to one, which is known without data. theta0 has the least norm. If the kernels are
-        distributions, the condition is sum_i theta_i = 1, so theta0 = (1/d, ..., 1/d) and k = d - 1.
+        theta0 has the least norm. If the kernels are distributions, theta0 = (1/d, ..., 1/d) and k = d - 1.
         """
+        # Rows that differ by rounding errors become one, so the matrix to decompose is mostly tiny, not [X, d].
         K = np.unique(np.round(self.row_sums, 12), axis=0)
-        square = np.concatenate([K, np.zeros((max(self.d - len(K), 0), self.d))])  # with d rows, v is complete
+        # With at least d rows the decomposition has all d right singular vectors, also those of the null space.
+        square = np.concatenate([K, np.zeros((max(self.d - len(K), 0), self.d))])
         u, sizes, v = np.linalg.svd(square, full_matrices=False)
         rank = int((sizes > 1e-9 * sizes[0]).sum()) if sizes[0] > 0 else 0
         theta0 = v[:rank].T @ ((u[: len(K), :rank].T @ np.ones(len(K))) / sizes[:rank])
@@ -129,11 +130,7 @@ class LinearMixture:
 
 
 def mixture_from_kernels(
-    kernels: Sequence[Any],
-    n_actions: int,
-    B: float | None = None,
-    start: int = 0,
-    terminal: Bools | None = None,
+    kernels: Sequence[Any], n_actions: int, B: float | None = None, start: int = 0, terminal: Bools | None = None
 ) -> LinearMixture:
     """Make a mixture from d matrices [S * A, S], dense or sparse, possibly signed; B is 1 unless given."""
     if kernels is None or len(kernels) == 0:
@@ -151,11 +148,14 @@ def mixture_from_kernels(
     check_integer("start", start, 0, n_states - 1)
     if terminal is not None and np.shape(terminal) != (n_states,):
         raise InputError(f"terminal: must have S = {n_states} entries, got the shape {list(np.shape(terminal))}")
+    # Absolute values, because entries of signed kernels could cancel.
     union = sum((abs(m) for m in matrices[1:]), abs(matrices[0])).tocsr()
     union.sum_duplicates()
     union.eliminate_zeros()
+    # For an empty row np.add.reduceat would return an entry of the next one instead of 0.
     if (np.diff(union.indptr) == 0).any():
         raise InputError(f"kernels: the pair {int(np.argmin(np.diff(union.indptr)))} has no successor in any of them")
+    # sum_duplicates has sorted every row, so a binary search finds the place of every number.
     keys = np.repeat(np.arange(pairs), np.diff(union.indptr)) * n_states + union.indices
     features = np.zeros((len(keys), len(matrices)))
     for i, m in enumerate(matrices):

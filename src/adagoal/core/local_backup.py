@@ -2,10 +2,7 @@
 
     V(s) <- max{ V(s), min{ C, 1 + V(s0), min_a 1 + Low_sa(V) } }
 
-with Low of :mod:`adagoal.core.operators`. A local backup takes the number of tries n and the successors of the moment,
-because lemma 1 holds for all n at once: r_low = l/n. The bound q on the unseen mass may be older, because the set of
-observed successors only grows. If all successors are known, the frequencies and the radius r are those of the last
-plan. :mod:`adagoal.certified.sweeps` uses the same Low for many goals at once.
+with Low of :mod:`adagoal.core.operators`. :mod:`adagoal.certified.sweeps` uses the same Low for many goals at once.
 """
 
 from __future__ import annotations
@@ -38,18 +35,25 @@ class LocalLowerBounds(NamedTuple):
 @numba.njit(**VECTOR_MATH_OPTIONS)
 def _greedy_backup(state, V, local, successor, count, support, n):  # type: ignore[no-untyped-def]
     """Return T_low V(s) for the bounds V [S] of one column, off its goal, and the greedy action; A is the reset."""
+    # n and the successors are those of the moment, because lemma 1 holds for all n at once. The bound q may be that of
+    # the last plan, because the set of observed successors only grows; so may p and r, by lemma 2.
+    # Unsigned indices: for signed ones Numba adds a test for negative numbers to every access.
     s, A = np.uintp(state), np.uintp(local.n_actions)
     best, action = min(local.cap, 1.0 + V[local.start]), np.int64(A)
     for a in range(local.n_actions):
         x = s * A + np.uintp(a)
         value = 1.0
+        # Absent pairs are stored as the reset, with one successor and no tries. The radius l/n would divide by 0.
         if n[x] == 0 and support[x] == 1:
-            continue  # absent pairs are stored as the reset, with one successor and no tries
+            continue
         if support[x] == 1:
             value += closed_form_low(V[np.uintp(successor[x, 0])], 0.0, local.log / n[x], local.cap, 1.0 - local.q[x])
         elif local.complete[x]:
+            # Differences from V(s) are small, so mean(d^2) - mean(d)^2 loses fewer digits. It may still come out
+            # negative, hence the max with 0 before the square root.
             m, square, own, least = 0.0, 0.0, V[s], np.inf
-            for k in range(min(support[x], local.p.shape[1])):  # a wrong `branching` must not read past the array
+            # A wrong `branching` must not read past the array.
+            for k in range(min(support[x], local.p.shape[1])):
                 d = V[np.uintp(successor[x, k])] - own
                 m += local.p[x, k] * d
                 square += local.p[x, k] * d * d
@@ -73,6 +77,7 @@ def backup_state(state, column, local, successor, count, support, n):  # type: i
     """Raise V at a state and return the action to take, A for the reset. The state is neither a goal nor terminal."""
     V = local.V[column]
     best, action = _greedy_backup(state, V, local, successor, count, support, n)
+    # Only upwards: both numbers are lower bounds, so the larger one is, and D never falls.
     if best > V[state]:
         V[state] = best
     if local.probing and local.probe[column, state] >= 0:
@@ -83,6 +88,7 @@ def backup_state(state, column, local, successor, count, support, n):  # type: i
 @numba.njit(**VECTOR_MATH_OPTIONS)
 def greedy_action_table(columns, states, local, successor, count, support, n):  # type: ignore[no-untyped-def]
     """Return [1, S, columns]: the actions of :func:`backup_state` in these states, for workers in other processes."""
+    # Workers count nothing, so they cannot back up bounds on the way.
     actions = np.zeros((1, local.V.shape[1], len(columns)), np.int16)
     for j in range(len(columns)):
         column = columns[j]

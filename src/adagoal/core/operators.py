@@ -10,10 +10,8 @@ radii r_low (lemma 1), r (lemma 2) and the unseen mass q (lemma 3),
     Up   = (1-q) min{ max f, m + sqrt(2 r Var) + r (max f - m) } + q top
 
 These are the closed forms. The ``solve_*`` functions search the one-dimensional dual of lemma 4 instead, at about
-twenty times the cost. Every level t of a dual gives a valid bound, so an inexact search is safe.
-
-This is the only file with these formulas. It lies in ``core`` because the episode loop of ``envs`` backs up lower
-bounds on the way. The closed forms also accept :class:`~adagoal.certified.simd_lanes.SimdLanes`, sixteen goals at once.
+twenty times the cost. The closed forms also accept :class:`~adagoal.certified.simd_lanes.SimdLanes`, sixteen goals at
+once. This module lies in ``core`` because the episode loop of ``envs`` backs up lower bounds on the way.
 """
 
 from __future__ import annotations
@@ -23,12 +21,12 @@ from typing import Any
 
 import numba
 
+# The levels t of lemma 1: 0, then from FINEST_LEVEL * C to C / FINEST_LEVEL with this ratio. All levels together cost
+# ln(N_LEVELS) in the radius; a larger ratio costs more in the width (NEAREST_LEVEL_FACTOR).
 FINEST_LEVEL, LEVEL_RATIO = 1e-2, 1.5
-"""The levels t of lemma 1: 0, then from FINEST_LEVEL * C to C / FINEST_LEVEL with this ratio. All levels together cost
-ln(N_LEVELS) in the radius; a larger ratio costs more in the width (:data:`NEAREST_LEVEL_FACTOR`)."""
 N_LEVELS = 2 + math.ceil(-2.0 * math.log(FINEST_LEVEL) / math.log(LEVEL_RATIO))
+# Price of the nearest level: r t + Var/(2t) is at most this multiple of its least value sqrt(2 r Var).
 NEAREST_LEVEL_FACTOR = (math.sqrt(LEVEL_RATIO) + 1.0 / math.sqrt(LEVEL_RATIO)) / 2.0
-"""Price of the nearest level: r t + Var/(2t) is at most this multiple of its least value sqrt(2 r Var)."""
 # No value is NaN, so min and max are single instructions. Sums are not reordered: results must not depend on how the
 # compiler vectorises a loop.
 VECTOR_MATH_OPTIONS: dict[str, Any] = {
@@ -78,6 +76,7 @@ def _dual_at_level(x, b, model, cap, V, level):  # type: ignore[no-untyped-def]
     log_mean, inverse = 0.0, 0.0
     for k in range(model.support[x]):
         w = V[model.successor[x, k], b] + t
+        # Only at t = 0, where the geometric mean is 0. The positive slope sends the search to larger levels.
         if w <= 0.0:
             return 0.0, 1.0
         log_mean += model.p[x, k] * math.log(w)
@@ -88,10 +87,9 @@ def _dual_at_level(x, b, model, cap, V, level):  # type: ignore[no-untyped-def]
 
 @numba.njit(cache=True, nogil=True)
 def solve_low_dual(x, b, model, cap, V, variance, mean):  # type: ignore[no-untyped-def]
-    """Low of V[:, b] from the dual of lemma 1: the best level, searched from the level of the closed form.
-
-    The dual is concave in t, so going uphill finds the best level.
-    """
+    """Low of V[:, b] from the dual of lemma 1: the best level, searched from the level of the closed form."""
+    # Lemma 1 holds for the fixed set of levels only; a continuous t would need lemma 2. The dual is concave in t, so
+    # going uphill finds the best level.
     finest = cap * FINEST_LEVEL
     t = max(math.sqrt(variance / (2.0 * model.r_low[x])) - mean, finest)
     level = min(1 + int(math.log(t / finest) / math.log(LEVEL_RATIO)), N_LEVELS - 1)
@@ -133,7 +131,8 @@ def _maximise_dual(x, b, model, F, variance, mean, edge, sign):  # type: ignore[
     """
     r = model.r[x]
     t = max(math.sqrt(variance / (2.0 * r)) - mean, 1e-9)
-    for _ in range(6):  # a few steps are enough: the closed form starts near the solution, and any t is valid
+    # A few steps are enough: the closed form starts near the solution, and lemma 2 makes every t > 0 valid.
+    for _ in range(6):
         log_mean, inverse, inverse2 = 0.0, 0.0, 0.0
         for k in range(model.support[x]):
             w = 1.0 / (sign * (F[model.successor[x, k], b] - edge) + t)
@@ -142,9 +141,11 @@ def _maximise_dual(x, b, model, F, variance, mean, edge, sign):  # type: ignore[
             inverse2 += model.p_split[x, k] * w * w
         residual = log_mean + math.log(inverse) - r
         slope = inverse - inverse2 / inverse
+        # The slope is 0 if all numbers are equal, and the step would divide by it.
         if slope >= -1e-300 or abs(residual) < 1e-3 * r:
             break
-        t = max(t - residual / slope, 1e-9, 0.3 * t)  # a full step may leave the domain t > 0
+        # A full step may leave the domain: at t = 0 the number of the edge itself is 0, and its logarithm infinite.
+        t = max(t - residual / slope, 1e-9, 0.3 * t)
     log_mean = 0.0
     for k in range(model.support[x]):
         log_mean += model.p_split[x, k] * math.log(sign * (F[model.successor[x, k], b] - edge) + t)

@@ -1,9 +1,7 @@
 """Random streams by (seed, purpose, indices), and checks of saved generator states.
 
-Different arguments give independent streams. They are spawn keys, not entropy: NumPy pads entropy with zeros, so
-``default_rng([s, 4])`` and ``default_rng([s, 4, 0])`` are the same stream, while ``spawn_key=(4,)`` and
-``spawn_key=(4, 0)`` differ. Explorations draw from ``default_rng(seed)``, which has no spawn key and so differs from
-all of these streams.
+Different arguments give independent streams. Explorations draw from ``default_rng(seed)``, which has no spawn key and
+so differs from all of these streams.
 """
 
 from __future__ import annotations
@@ -13,8 +11,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-
-MAX_STREAM_INDEX = 2**32  # NumPy splits a larger index into two words, so (2**32 + 5,) would equal (5, 1)
 
 
 class StreamPurpose(IntEnum):
@@ -46,8 +42,11 @@ class StreamPurpose(IntEnum):
 
 def stream_seed_sequence(seed: int, purpose: StreamPurpose, *indices: int) -> np.random.SeedSequence:
     """Return the seed sequence of a stream; indices lie in [0, 2^32)."""
-    if not all(0 <= index < MAX_STREAM_INDEX for index in indices):
+    # NumPy splits a larger index into two words, so (2**32 + 5,) would be the same stream as (5, 1).
+    if not all(0 <= index < 2**32 for index in indices):
         raise ValueError(f"indices of a random stream must lie in [0, 2^32), got {indices}")
+    # Spawn keys, not entropy: NumPy pads entropy with zeros, so default_rng([s, 4]) and default_rng([s, 4, 0]) are one
+    # stream, while spawn_key=(4,) and spawn_key=(4, 0) differ.
     return np.random.SeedSequence(seed, spawn_key=(int(purpose), *indices))
 
 
@@ -68,7 +67,8 @@ def jax_key_data(seed: int, purpose: StreamPurpose, *indices: int) -> NDArray[np
 def check_rng_state(state: Any) -> None:
     """Raise a ``ValueError`` unless this is the state of a known generator."""
     kind = state.get("bit_generator") if isinstance(state, dict) else None
-    if kind not in ("MT19937", "Philox", "PCG64", "PCG64DXSM", "SFC64"):  # not a set: a forged kind may be unhashable
+    # A tuple, not a set: a forged kind may be unhashable. The list keeps getattr below from calling anything else.
+    if kind not in ("MT19937", "Philox", "PCG64", "PCG64DXSM", "SFC64"):
         raise ValueError("the state of the random generator is of an unknown kind")
     restore_rng_state(np.random.Generator(getattr(np.random, kind)(0)), state)
 

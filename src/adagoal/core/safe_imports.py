@@ -18,7 +18,8 @@ import sys
 from collections.abc import Iterator, Sequence
 from types import ModuleType
 
-_SAFE_PATH, _WORKER_MARK = "PYTHONSAFEPATH", "adagoal-worker"  # Python accepts any text as "on"
+# In the value of PYTHONSAFEPATH. Python accepts any text as "on", so the value can carry a mark.
+_WORKER_MARK = "adagoal-worker"
 
 
 def safe_path_variables() -> dict[str, str]:
@@ -26,23 +27,22 @@ def safe_path_variables() -> dict[str, str]:
 
     The value keeps the user's own setting, and the mark by which :func:`prepare_worker` recognises a worker.
     """
-    return {_SAFE_PATH: _WORKER_MARK + os.environ.get(_SAFE_PATH, "")}
+    return {"PYTHONSAFEPATH": _WORKER_MARK + os.environ.get("PYTHONSAFEPATH", "")}
 
 
 def prepare_worker() -> None:
     """In a worker: ignore local files, and restore the user's variable for processes that the environment starts."""
-    value = os.environ.get(_SAFE_PATH, "")
-    if not value.startswith(_WORKER_MARK):
-        return
-    if value == _WORKER_MARK:
-        del os.environ[_SAFE_PATH]
-    else:
-        os.environ[_SAFE_PATH] = value.removeprefix(_WORKER_MARK)
-    ignore_local_files()
+    value = os.environ.get("PYTHONSAFEPATH", "")
+    if value.startswith(_WORKER_MARK):
+        del os.environ["PYTHONSAFEPATH"]
+        if own_value := value.removeprefix(_WORKER_MARK):
+            os.environ["PYTHONSAFEPATH"] = own_value
+        ignore_local_files()
 
 
 def ignore_local_files() -> None:
     """From now on, import libraries that read files of the current directory from another directory."""
+    # First in the list: the finder that comes first decides, and one below the standard ones is never asked.
     if not any(isinstance(finder, _SafeImportFinder) for finder in sys.meta_path):
         sys.meta_path.insert(0, _SafeImportFinder())
 
@@ -65,7 +65,8 @@ class _SafeImportFinder(importlib.machinery.PathFinder):
             def execute_elsewhere(module: ModuleType) -> None:
                 with _neutral_directory():
                     execute(module)
-                if fullname == "numba":  # it reads its configuration again before each compilation
+                # Numba reads its configuration again before each compilation, then from the current directory.
+                if fullname == "numba":
                     sys.modules["numba.core.config"]._config_fname = os.devnull  # type: ignore[attr-defined]
 
             spec.loader.exec_module = execute_elsewhere  # type: ignore[method-assign]
@@ -76,7 +77,8 @@ class _SafeImportFinder(importlib.machinery.PathFinder):
 def _neutral_directory() -> Iterator[None]:
     # A descriptor also leads back to a directory that was removed or may not be read.
     before = os.open(".", getattr(os, "O_PATH", os.O_RDONLY))
-    os.chdir("/")  # glfw starts an interpreter that imports modules from there, so it must not be a package
+    # glfw starts an interpreter, which imports modules from here; only the administrator can put a file into "/".
+    os.chdir("/")
     try:
         yield
     finally:

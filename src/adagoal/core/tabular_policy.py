@@ -27,8 +27,8 @@ class Policy:
     goal: int
     actions: Actions
     reset_action: int
+    # Maps an observation to its state, or to None if the run never saw it.
     find: Callable[[Any], int | None] | None = field(default=None, repr=False)
-    """Maps an observation to its state, or to None if the run never saw it."""
     _clock: int = field(default=0, repr=False)
 
     @property
@@ -49,6 +49,7 @@ class Policy:
         if self.find is None:
             raise InputError("the run did not keep its observations: call the policy with the number of a state")
         state = self.find(observation)
+        # The upper bound of a certificate holds for a policy that resets in every state never seen (lemma 6).
         if state is None or state >= self.actions.shape[1]:
             return self.reset_action
         return self(state)

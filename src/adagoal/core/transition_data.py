@@ -19,22 +19,9 @@ from numpy.typing import NDArray
 from adagoal.core.file_formats import ArraySchema, ArraySpec, check_arrays
 from adagoal.core.types import Bools, Floats, Ints, Longs
 
-MAX_TRANSITIONS = 2**53  # of a pair: sums of counts stay exact in double precision
-CACHE_LINE_VALUES = 16  # two numbers this far apart are in different cache lines, so threads may write both
-
+MAX_TRANSITIONS = 2**53  # of a pair; up to here whole numbers are exact in double precision
+# Numba options of loops that allocate nothing. Reference counting would cost more than the steps themselves.
 COUNTING_LOOP_OPTIONS: dict[str, Any] = {"cache": True, "nogil": True, "_nrt": False}
-"""Numba options of loops that allocate nothing. Reference counting would cost more than the steps themselves."""
-
-EMPIRICAL_MODEL_SCHEMA: ArraySchema = {  # the counts in a result
-    "moves_pair": ArraySpec("int64", ("M",), low=0, below="S*A"),
-    "moves_to": ArraySpec("int32", ("M",), low=0, below="S"),
-    "moves_count": ArraySpec("int64", ("M",), low=1, high=MAX_TRANSITIONS),
-}
-TRANSITION_LOG_SCHEMA: ArraySchema = {
-    "state": ArraySpec("int32", ("N",), low=0, below="S"),
-    "action": ArraySpec("int16", ("N",), low=0, high="A"),
-    "next_state": ArraySpec("int32", ("N",), low=0, below="S"),
-}
 
 
 class TransitionCounts:
@@ -52,12 +39,18 @@ class TransitionCounts:
         "terminal": ArraySpec("bool", ("S",)),
         "absent": ArraySpec("bool", ("S*A",)),
     }
+    EMPIRICAL_MODEL_SCHEMA: ClassVar[ArraySchema] = {
+        "moves_pair": ArraySpec("int64", ("M",), low=0, below="S*A"),
+        "moves_to": ArraySpec("int32", ("M",), low=0, below="S"),
+        "moves_count": ArraySpec("int64", ("M",), low=1, high=MAX_TRANSITIONS),
+    }
 
     def __init__(self, n_states: int, n_actions: int, start: int, width: int = 4) -> None:
         self.n_actions, self.start = n_actions, start
         pairs = n_states * n_actions
         self.successor: Ints = np.zeros((pairs, width), np.int32)  # [X, K]
         self.count: Longs = np.zeros((pairs, width), np.int64)  # [X, K]
+        # Lemma 2 starts again whenever a pair has a new successor, so these counts are kept apart.
         self.recent: Longs = np.zeros((pairs, width), np.int64)  # [X, K]: counts since the last new successor
         self.support: Ints = np.zeros(pairs, np.int32)  # [X]: number of different successors observed
         self.n: Longs = np.zeros(pairs, np.int64)  # [X]: number of transitions observed
@@ -88,17 +81,17 @@ class TransitionCounts:
 
     def mark_absent_pairs(self, pairs: Longs) -> None:
         """Give pairs that do not exist the reset as their known transition, without counts."""
+        # Every state has the reset, so a pair that repeats it adds no policy and changes no optimal value.
         self.absent[pairs], self.support[pairs], self.successor[pairs, 0] = True, 1, self.start
 
     def add_steps(self, moves: Longs, landed: Longs) -> None:
         """Count steps in order."""
         if self.transition_log is not None:
             self.transition_log.append_steps(moves, landed)
-        done = 0
+        done, steps = 0, (moves, landed)
+        # Compiled code cannot replace the arrays by wider ones, so it returns at the first step that needs more room.
         while done < len(moves):
-            done = count_steps_from(
-                moves, landed, done, self.n_actions, self.visits, self.seen, *self._transition_arrays()
-            )
+            done = count_steps_from(*steps, done, self.n_actions, self.visits, self.seen, *self._transition_arrays())
             if done < len(moves):
                 self.grow_successors(2 * self.successor.shape[1])
 
@@ -130,7 +123,7 @@ class TransitionCounts:
         return p_hat
 
     def empirical_model_arrays(self) -> dict[str, NDArray[np.generic]]:
-        """Observed transitions as arrays [M]: pair, successor and count (:data:`EMPIRICAL_MODEL_SCHEMA`)."""
+        """Observed transitions as arrays [M]: pair, successor and count, by pair."""
         inside = self.count > 0
         pair = np.repeat(np.arange(len(self.n)), inside.sum(axis=1))
         return {"moves_pair": pair, "moves_to": self.successor[inside], "moves_count": self.count[inside]}
@@ -142,6 +135,7 @@ class TransitionCounts:
     def restore(self, arrays: dict[str, NDArray[np.generic]]) -> None:
         """Restore a saved :meth:`state`; raise a ``ValueError`` and change nothing if the arrays are inconsistent."""
         check_arrays(self.ARRAY_SCHEMA, arrays, {"A": self.n_actions})
+        # Into another object first, so a failed check leaves this one as it was.
         other = object.__new__(TransitionCounts)
         other.n_actions, other.start = self.n_actions, self.start
         for name in self.ARRAY_SCHEMA:
@@ -150,8 +144,10 @@ class TransitionCounts:
         vars(self).update(vars(other))
 
     def _check_consistency(self) -> None:
+        # Kernels rely on these rules without testing them, and a file may be forged.
         places = np.arange(self.successor.shape[1])
         inside = places < self.support[:, None]
+        # Unused places get different negative numbers, so they do not count as a successor twice.
         named = np.sort(np.where(inside, self.successor, -1 - places), axis=1)
         tried = self.n.reshape(self.n_states, self.n_actions).sum(axis=1)
         rules = {
@@ -188,6 +184,7 @@ def count_transition(pair, successor, successors, count, recent, support, n, set
     count[pair, places] = 1
     support[pair] += 1
     n[pair] += 1
+    # The transition that finds a successor is the last before the restart, so `recent` begins after it.
     settled[pair] = n[pair]
     for k in range(places):
         recent[pair, k] = 0
@@ -211,21 +208,26 @@ class TransitionLog:
     The steps of several workers follow one another, round by round. A step takes 10 bytes, in memory and on disk.
     """
 
+    ARRAY_SCHEMA: ClassVar[ArraySchema] = {
+        "state": ArraySpec("int32", ("N",), low=0, below="S"),
+        "action": ArraySpec("int16", ("N",), low=0, high="A"),
+        "next_state": ArraySpec("int32", ("N",), low=0, below="S"),
+    }
+
     def __init__(self, n_actions: int) -> None:
         self._n_actions = n_actions
-        self._pieces: dict[str, list[NDArray[Any]]] = {
-            name: [np.zeros(0, spec.dtype)] for name, spec in TRANSITION_LOG_SCHEMA.items()
-        }
+        self._pieces = {name: [np.zeros(0, spec.dtype)] for name, spec in self.ARRAY_SCHEMA.items()}
 
     def append_steps(self, moves: Longs, landed: Longs) -> None:
         """Append steps."""
         is_move, A = moves >= 0, self._n_actions
-        states = np.where(is_move, moves // A, -1 - moves)
-        for name, values in zip(TRANSITION_LOG_SCHEMA, (states, np.where(is_move, moves % A, A), landed), strict=True):
-            self._pieces[name].append(values.astype(TRANSITION_LOG_SCHEMA[name].dtype))
+        columns = np.where(is_move, moves // A, -1 - moves), np.where(is_move, moves % A, A), landed
+        for (name, spec), values in zip(self.ARRAY_SCHEMA.items(), columns, strict=True):
+            self._pieces[name].append(values.astype(spec.dtype))
 
     def to_arrays(self) -> dict[str, NDArray[Any]]:
-        """Return the arrays of :data:`TRANSITION_LOG_SCHEMA`."""
+        """Return the arrays of ``ARRAY_SCHEMA``."""
+        # The joined arrays replace the pieces, so the next checkpoint does not join them again.
         self._pieces = {name: [np.concatenate(pieces)] for name, pieces in self._pieces.items()}
         return {name: pieces[0] for name, pieces in self._pieces.items()}
 
@@ -235,7 +237,7 @@ class TransitionLog:
         Later steps are dropped: if the newest checkpoint is damaged, the run continues from an older one.
         """
         steps = int(counts.visits.sum())
-        log = {name: arrays[name][:steps] for name in TRANSITION_LOG_SCHEMA}
+        log = {name: arrays[name][:steps] for name in self.ARRAY_SCHEMA}
         if not np.array_equal(np.bincount(log["state"], minlength=counts.n_states), counts.visits):
             raise ValueError("the steps are not those that were counted")
         self._pieces = {name: [array] for name, array in log.items()}

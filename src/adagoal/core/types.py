@@ -35,9 +35,8 @@ class GridLayout:
 class ObservedStates(NamedTuple):
     """The digests of all observations, with which a result maps observations to states without the environment."""
 
+    # For envs.observation_keys.make_key_reader. The kind "states": the observation is a number, counted from `first`.
     key_format: dict[str, Any]
-    """How to make a key from an observation (:func:`adagoal.envs.observation_keys.make_key_reader`). The kind "states"
-    means that the observation is the state's number, counted from ``first``."""
     digests: NDArray[np.uint8] = np.zeros((0, DIGEST_BYTES), np.uint8)  # [N, DIGEST_BYTES]; 0 without an observation
 
 
@@ -59,6 +58,7 @@ def resolve_number(name: Any, names: Sequence[str], size: int, what: str) -> int
     matches = [number for number, candidate in enumerate(names) if candidate == name]
     if len(matches) == 1:
         return matches[0]
+    # Labels of an environment need not be unique. The first match would silently be the wrong state.
     if matches:
         raise InputError(f"{len(matches)} {what}s are called {name!r}, the first are {matches[:3]}; give a number")
     close = difflib.get_close_matches(name, names, n=3, cutoff=0.4)

@@ -2,16 +2,10 @@
 
 A file is named as ``FILE.py:NAME``. Only the user can name one; a folder cannot.
 
-A plug-in is an installed package that adds environments, goal rules or methods. It declares them as entry points, for
-instance in its ``pyproject.toml``::
-
-    [project.entry-points."adagoal.worlds"]
-    corridor = "adagoal_corridor:corridor"
-
-The groups are ``adagoal.worlds`` (a function that returns a Model and takes the user's ``env_args``),
-``adagoal.goal_rules`` (a rule) and ``adagoal.methods`` (a :class:`adagoal.methods.Method`). A folder may name one,
-because installed code is as trusted as adagoal itself (docs/folder.md). Built-in names come first, so a plug-in cannot
-replace one. Entry points are read only if a name is not built in, and a package is imported when its name is used.
+A plug-in is an installed package that adds environments, goal rules or methods as entry points (docs/extending.md). A
+folder may name one, because installed code is as trusted as adagoal itself (docs/folder.md). Built-in names come first,
+so a plug-in cannot replace one. Entry points are read only if a name is not built in, and a package is imported when
+its name is used.
 """
 
 from __future__ import annotations
@@ -21,13 +15,20 @@ import importlib.util
 import os
 import sys
 from collections.abc import Callable, Iterator
+from enum import StrEnum
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any, TextIO
 
 from adagoal.core.errors import EnvironmentFailure, InputError, describe_exception
 
-ENV_GROUP, GOAL_RULE_GROUP, METHOD_GROUP = "adagoal.worlds", "adagoal.goal_rules", "adagoal.methods"
+
+class PluginGroup(StrEnum):
+    """Groups of entry points."""
+
+    ENVIRONMENTS = "adagoal.worlds"  # functions that return a Model and take the user's env_args
+    GOAL_RULES = "adagoal.goal_rules"
+    METHODS = "adagoal.methods"  # adagoal.methods.Method
 
 
 def is_file_spec(spec: object) -> bool:
@@ -39,7 +40,8 @@ def load_from_file(spec: str, name: str) -> Any:
     """Execute the file of ``FILE.py:NAME`` and return NAME; errors name the argument ``name``."""
     file, _, attribute = spec.rpartition(":")
     path = Path(file)
-    if not os.path.isfile(path):  # unlike Path.is_file, which raises for a name that is too long
+    # Path.is_file would raise for a name that is too long.
+    if not os.path.isfile(path):
         raise InputError(f"no such file {file!r}", name)
     module_spec = importlib.util.spec_from_file_location(path.stem, path)
     assert module_spec is not None
@@ -47,6 +49,7 @@ def load_from_file(spec: str, name: str) -> Any:
     module = importlib.util.module_from_spec(module_spec)
     try:
         module_spec.loader.exec_module(module)
+    # A script without a main guard may call sys.exit. That must not end the run without a message.
     except (Exception, SystemExit) as error:
         raise EnvironmentFailure(f"{file} could not be loaded: {type(error).__name__}: {error}", name) from error
     if not hasattr(module, attribute):
@@ -65,6 +68,7 @@ def load_plugin(group: str, name: str, argument: str) -> Any | None:
     if not points:
         return None
     packages = sorted({point.dist.name if point.dist is not None else point.value for point in points})
+    # The order of entry points is that of sys.path, so taking the first would depend on the installation.
     if len(packages) > 1:
         raise InputError(f"{name!r} is declared by several packages: {', '.join(packages)}", argument)
     try:
@@ -84,6 +88,7 @@ def call_observer(observe: Callable[..., bool | None] | None, *arguments: object
     try:
         return observe(*arguments) is not False
     except Exception as error:
+        # A bug in an observer of this package keeps its traceback; it is not the user's mistake.
         if (getattr(observe, "__module__", None) or "").partition(".")[0] == __name__.partition(".")[0]:
             raise
         raise EnvironmentFailure(f"the function raised {type(error).__name__}: {error}", "observe") from error
@@ -104,18 +109,21 @@ class UserCodeSection:
         if self._is_pending:
             self._is_pending = False
             raise KeyboardInterrupt
+        # The flag comes last: a signal handler may run between these lines, and raises once the flag is set.
         self._was_raised = False
         self._is_inside = True
 
     def __exit__(self, *_: object) -> None:
         self._is_inside = False
-        if self._was_raised:  # again, because the user's code may have caught it
+        # Raise again, because the user's code may have caught it, for example with a bare except.
+        if self._was_raised:
             self._was_raised = False
             raise KeyboardInterrupt
 
     def request_interrupt(self) -> None:
         """Raise ``KeyboardInterrupt``, now or when the next block begins; for a signal handler."""
         if self._is_inside:
+            # A second signal must not interrupt the user's clean-up after the first, so it waits for the next block.
             self._is_inside, self._was_raised = False, True
             raise KeyboardInterrupt
         self._is_pending = True
@@ -125,17 +133,23 @@ class UserCodeSection:
         self._is_pending = self._was_raised = False
 
 
-USER_CODE_SECTION = UserCodeSection()  # the one of this process; a plain object, because steps enter it often
+# One per process, because signal handlers are. Every step enters it, so it is a plain object that costs as little as
+# a null context.
+USER_CODE_SECTION = UserCodeSection()
 
 
 @contextlib.contextmanager
 def stdout_to_stderr(file: TextIO | None = None) -> Iterator[None]:
-    """Redirect standard output to a file, by default standard error, and restore the current directory afterwards.
-
-    Standard output belongs to results, but environments print from Python and from C, and may change the directory.
-    """
+    """Redirect standard output to a file, by default standard error, and restore the current directory afterwards."""
     target = sys.stderr if file is None else file
-    saved = _redirect_descriptor(target)
+    saved = None
+    # Standard output belongs to results, but environments print, also from C: hence the descriptor. One of the two
+    # streams may be closed, or have no descriptor, as in a notebook.
+    with contextlib.suppress(OSError, ValueError, AttributeError):
+        sys.stdout.flush()
+        number = target.fileno()
+        saved = os.dup(1)
+        os.dup2(number, 1)
     try:
         with contextlib.redirect_stdout(target), contextlib.chdir("."):
             yield
@@ -145,15 +159,3 @@ def stdout_to_stderr(file: TextIO | None = None) -> Iterator[None]:
         if saved is not None:
             os.dup2(saved, 1)
             os.close(saved)
-
-
-def _redirect_descriptor(target: TextIO) -> int | None:
-    """Let file descriptor 1 write to the target; return a copy of the old one, None if one of them is closed."""
-    try:
-        sys.stdout.flush()
-        number = target.fileno()
-        saved = os.dup(1)
-        os.dup2(number, 1)
-    except (OSError, ValueError, AttributeError):
-        return None
-    return saved

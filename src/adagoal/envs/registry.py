@@ -171,7 +171,7 @@ def make_exact_model(
 def list_environments() -> list[EnvEntry]:
     """List built-in models with their arguments, plug-ins, and examples of Gymnasium ids."""
     rows = [_describe_builder(name) for name in MODEL_BUILDERS]
-    for name in user_code.list_plugin_names(user_code.ENV_GROUP):
+    for name in user_code.list_plugin_names(user_code.PluginGroup.ENVIRONMENTS):
         try:
             # A plug-in that cannot be imported must not hide the others.
             rows.append(_describe_builder(name))
@@ -189,7 +189,7 @@ def list_environments() -> list[EnvEntry]:
 
 def is_model_name(name: str) -> bool:
     """Return whether a name is that of a built-in model or of a plug-in."""
-    return name in MODEL_BUILDERS or name in user_code.list_plugin_names(user_code.ENV_GROUP)
+    return name in MODEL_BUILDERS or name in user_code.list_plugin_names(user_code.PluginGroup.ENVIRONMENTS)
 
 
 def _describe_builder(name: str) -> EnvEntry:
@@ -202,7 +202,7 @@ def _describe_builder(name: str) -> EnvEntry:
 
 
 def _find_builder(name: str) -> Callable[..., TabularMDP]:
-    builder = MODEL_BUILDERS.get(name) or user_code.load_plugin(user_code.ENV_GROUP, name, "env")
+    builder = MODEL_BUILDERS.get(name) or user_code.load_plugin(user_code.PluginGroup.ENVIRONMENTS, name, "env")
     if not callable(builder):
         raise InputError(f"{name!r} of an installed package is not a function", "env")
     return builder
@@ -315,7 +315,7 @@ def _resolve_gym_spec(env: str) -> tuple[EnvSpec, list[str]]:
 
 
 def _unknown_env_message(env: str) -> str:
-    names = [*MODEL_BUILDERS, *user_code.list_plugin_names(user_code.ENV_GROUP), *gymnasium.registry]
+    names = [*MODEL_BUILDERS, *user_code.list_plugin_names(user_code.PluginGroup.ENVIRONMENTS), *gymnasium.registry]
     by_lower_case = {name.lower(): name for name in names}
     close = [by_lower_case[match] for match in difflib.get_close_matches(env.lower(), by_lower_case, n=3, cutoff=0.5)]
     hint = f"did you mean {' or '.join(close)}?" if close else "`adagoal envs` lists all names"

@@ -12,6 +12,7 @@ cannot be pickled becomes the nearest of EnvironmentFailure, InputError and Runt
 
 from __future__ import annotations
 
+import contextlib
 import pickle
 import traceback
 from collections.abc import Callable
@@ -47,24 +48,22 @@ class _PortableException:
 
     @classmethod
     def from_exception(cls, error: BaseException) -> _PortableException:
-        try:
+        # Exceptions of user code may hold anything: open files, locks, lambdas.
+        pickled = None
+        with contextlib.suppress(Exception):
             pickled = pickle.dumps(error)
-        except Exception:
-            pickled = None
         if isinstance(error, InputError):
             kind = EnvironmentFailure if isinstance(error, EnvironmentFailure) else InputError
             return cls(pickled, kind(error.reason, error.name))
         return cls(pickled, RuntimeError(describe_exception(error)))
 
     def restore_exception(self) -> BaseException:
-        if self.pickled is not None:
-            try:  # the class may be unknown here, or its __init__ may take other arguments than pickle stores
-                error = pickle.loads(self.pickled)
-            except Exception:
-                return self.substitute
-            if isinstance(error, BaseException):
-                return error
-        return self.substitute
+        # The class may be unknown here, or its __init__ may take other arguments than pickle stores.
+        try:
+            error = None if self.pickled is None else pickle.loads(self.pickled)
+        except Exception:
+            error = None
+        return error if isinstance(error, BaseException) else self.substitute
 
 
 @dataclass(frozen=True)
@@ -83,6 +82,7 @@ class WorkerFailure:
 
     def to_exception(self) -> BaseException:
         """Return the exception to raise."""
+        # pickle drops __cause__, so the cause travels apart.
         error = last = self.error.restore_exception()
         if self.cause is not None:
             error.__cause__ = last = self.cause.restore_exception()
@@ -94,7 +94,8 @@ def call_or_capture(function: Callable[..., Any], *arguments: Any) -> Any:
     """Return the result of a call, or the :class:`WorkerFailure` if it raises."""
     try:
         return function(*arguments)
-    except Exception as error:  # not BaseException: SystemExit must end the worker
+    # Not BaseException: SystemExit must end the worker, because user code that exits is taken for a crash.
+    except Exception as error:
         return WorkerFailure.from_exception(error)
 
 

@@ -3,11 +3,8 @@
 A task whose worker or machine dies is tried again on another machine. Every machine needs the same versions of adagoal,
 Python and Ray. Tasks that write files (checkpoints) need a folder that all machines share.
 
-**Who can connect.** By default Ray does not authenticate: anyone who reaches a port of the cluster can run any code on
-its machines, as the user who started it. This holds also for a cluster that the engine starts, which listens on all
-network interfaces of this machine while it runs. Use Ray only on a trusted network or behind a firewall, or require a
-token (``RAY_AUTH_MODE=token``, see Ray's documentation on token authentication). Usage reports are switched off, and
-no dashboard is started.
+**Security.** By default Ray does not authenticate: anyone who reaches a port of the cluster can run code there. This
+holds also for a cluster that the engine starts, which listens on all network interfaces (docs/cluster.md).
 """
 
 from __future__ import annotations
@@ -64,6 +61,7 @@ class RayEngine:
         machines = [node["Resources"] for node in self._ray.nodes() if node["Alive"]]
         cores = min(resources.cores, max((machine.get("CPU", 0) for machine in machines), default=0) or 1)
         gpus = int(resources.gpu and any(machine.get("GPU", 0) for machine in machines))
+        # No retries by Ray: run_tasks counts the lost workers of a task, on every engine in the same way.
         return {"num_cpus": cores, "num_gpus": gpus, "max_retries": 0, "max_calls": int(resources.fresh_process)}
 
     def close(self) -> None:
@@ -74,7 +72,8 @@ class RayEngine:
 
 def _check_reachable(address: str) -> None:
     host, _, port = address.rpartition(":")
-    try:  # Ray itself would try for minutes
+    # Ray itself would try for minutes.
+    try:
         socket.create_connection((host, int(port)), timeout=10).close()
     except (OSError, ValueError) as error:
         raise InputError(f"no answer from {address!r} ({error}); give HOST:PORT of a cluster", name="address") from None
@@ -123,17 +122,16 @@ class RayWorker:
     def __init__(self, make: Callable[[], Any], description: str) -> None:
         self._ray, self._make, self._description = _import_ray(), make, description
         self._actor: Any = None
-        self._node_id_reply: Any = None
-        self._reply: Any = None
-        self._node_id: str | None = None
 
     @property
     def is_alive(self) -> bool:
         return self._actor is not None
 
     def start(self) -> None:
+        # No restarts: a new actor would lack the state of the old one, and certificates must know of the loss.
         host = self._ray.remote(num_cpus=0, max_restarts=0, scheduling_strategy="SPREAD")(RayHost)
-        self._actor, self._node_id = host.remote(pickle.dumps(self._make)), None
+        self._actor = host.remote(pickle.dumps(self._make))
+        self._node_id: str | None = None
         self._node_id_reply = self._actor.node_id.remote()
 
     def send(self, method: str, *arguments: Any) -> None:
@@ -143,7 +141,8 @@ class RayWorker:
         errors = self._ray.exceptions
         try:
             reply = self._ray.get(self._reply, timeout=timeout)
-            if self._node_id is None:  # an actor answers in order, so this reply is there already
+            # An actor answers in order, so this reply is there already.
+            if self._node_id is None:
                 self._node_id = self._ray.get(self._node_id_reply)
         except errors.GetTimeoutError:
             self.stop()

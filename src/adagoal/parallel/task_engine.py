@@ -3,7 +3,7 @@
 An engine calls a function for every task and yields the outcomes in the order in which they finish. A task does not
 know where it runs. If a worker dies, its task is tried again. An exception of a task ends everything, as in a loop.
 
-Ctrl-C ends the local processes. A run with a folder catches the signal and saves first; a second Ctrl-C does not wait.
+Ctrl-C ends the local processes. A run with a folder catches the signal and saves first.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from typing import Any, Protocol
 from adagoal.parallel.exceptions import WorkerDied, unwrap_reply
 from adagoal.parallel.worker_process import FunctionCaller, WorkerProcess
 
-MAX_ATTEMPTS = 3  # per task; a task that loses this many workers probably needs more memory than there is
+# Per task. A task that loses this many workers probably needs more memory than there is.
+MAX_ATTEMPTS = 3
 
 LineWriter = Callable[[str], None]  # prints a message
 
@@ -50,11 +51,9 @@ class Engine(Protocol):
 
         Raises :class:`WorkerLost` at the end if some tasks were given up. Closing the iterator ends running tasks.
         """
-        ...
 
     def close(self) -> None:
         """Release what the engine holds."""
-        ...
 
 
 class TaskQueue(Protocol):
@@ -62,19 +61,15 @@ class TaskQueue(Protocol):
 
     def submit(self, name: str, function: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
         """Start a task and return its handle."""
-        ...
 
     def wait_any(self, handles: Sequence[Any]) -> Any:
         """Return the handle of a task that has ended."""
-        ...
 
     def reply(self, handle: Any) -> Any:
         """Return the reply of a task that has ended; :class:`TaskInterrupted` if its worker was lost."""
-        ...
 
     def cancel(self, handles: Sequence[Any]) -> None:
         """End the tasks that still run, and the queue."""
-        ...
 
 
 def run_tasks(
@@ -107,13 +102,14 @@ def run_tasks(
             else:
                 yield name, outcome
     finally:
+        # Also when the caller closes the iterator or a task raises: no process may outlive the map.
         queue.cancel(list(running))
+    # Only at the end, so the outcomes of all other tasks are not lost.
     if given_up:
         name, reason = next(iter(given_up.items()))
         others = f" and {len(given_up) - 1} more" if len(given_up) > 1 else ""
-        raise WorkerLost(
-            f"{name}{others} failed {MAX_ATTEMPTS} times: {reason}, perhaps because the machine ran out of memory"
-        )
+        text = f"{name}{others} failed {MAX_ATTEMPTS} times: {reason}, perhaps because the machine ran out of memory"
+        raise WorkerLost(text)
 
 
 class LocalEngine:
@@ -128,22 +124,18 @@ class LocalEngine:
         """See :meth:`Engine.map`."""
         jobs = min(self._jobs, len(tasks))
         if jobs > 1 or resources.fresh_process:
-            return run_tasks(_LocalTasks(resources.fresh_process), function, tasks, jobs, self._print_line)
-        return _run_in_this_process(function, tasks)
+            yield from run_tasks(_LocalTasks(resources.fresh_process), function, tasks, jobs, self._print_line)
+            return
+        for name, arguments in tasks.items():
+            try:
+                outcome = function(*arguments)
+            # The signal was for this process, so it ends the whole map.
+            except TaskInterrupted:
+                raise KeyboardInterrupt from None
+            yield name, outcome
 
     def close(self) -> None:
         """Do nothing: processes end with their map."""
-
-
-def _run_in_this_process(
-    function: Callable[..., Any], tasks: Mapping[str, tuple[Any, ...]]
-) -> Iterator[tuple[str, Any]]:
-    for name, arguments in tasks.items():
-        try:
-            outcome = function(*arguments)
-        except TaskInterrupted:  # the signal was for this process, so it ends the whole map
-            raise KeyboardInterrupt from None
-        yield name, outcome
 
 
 class _LocalTasks:
@@ -156,7 +148,8 @@ class _LocalTasks:
         if self._idle:
             worker = self._idle.pop()
         else:
-            worker = WorkerProcess(FunctionCaller, "its process", daemon=False)  # training runs start workers
+            # Training runs start workers of their own, which Python forbids to daemons.
+            worker = WorkerProcess(FunctionCaller, "its process", daemon=False)
             worker.start()
         worker.send("call", function, *arguments)
         return worker
@@ -166,9 +159,10 @@ class _LocalTasks:
         return next(worker for worker in handles if worker.pipe in ready)
 
     def reply(self, handle: WorkerProcess) -> Any:
+        # Only the death of this process is retried. A WorkerDied that the task itself raised is inside the reply.
         try:
             reply = handle.receive_reply()
-        except WorkerDied as error:  # of this process; one that the task raised is inside the reply, and not retried
+        except WorkerDied as error:
             raise TaskInterrupted(error.reason) from None
         if self._fresh_process:
             handle.stop(grace_seconds=None)
@@ -180,10 +174,12 @@ class _LocalTasks:
         workers = [*self._idle, *handles]
         processes = [worker.process for worker in workers if worker.process is not None]
         try:
+            # All signals before the first wait, so runs save at the same time. SIGTERM lets a run save and end.
             for process in processes:
-                process.terminate()  # a run saves and ends
+                process.terminate()
             for worker in workers:
                 worker.stop(grace_seconds=None)
+        # A second Ctrl-C does not wait for the saves.
         except KeyboardInterrupt:
             for process in processes:
                 process.kill()

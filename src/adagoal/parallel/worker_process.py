@@ -34,30 +34,25 @@ class Worker(Protocol):
     @property
     def is_alive(self) -> bool:
         """Whether the worker was started and has not been found dead."""
-        ...
 
     def start(self) -> None:
         """Start the process and make the object there, without waiting for it."""
-        ...
 
     def send(self, method: str, *arguments: Any) -> None:
         """Call a method of the object; :meth:`receive` returns the result."""
-        ...
 
     def receive(self, timeout: float | None = None) -> Any:
         """Wait for the result of the last call; raise what the method raised, or say how the worker was lost.
 
         If the object could not be made, every call raises that exception.
         """
-        ...
 
     def stop(self) -> None:
         """End the process, if it has not ended yet."""
-        ...
 
 
+# Arguments: a function that makes the object, and a description of the worker for messages.
 WorkerFactory = Callable[[Callable[[], Any], str], Worker]
-"""Arguments: a function that makes the object, and a description of the worker for messages."""
 
 
 class WorkerProcess:
@@ -93,6 +88,7 @@ class WorkerProcess:
 
     def start(self) -> None:
         safe_start.check_script_importable()
+        # Not fork: a forked child of a process with threads (Numba, JAX) may find locks that are never released.
         context = multiprocessing.get_context("spawn")
         own_end, worker_end = context.Pipe()
         process = context.Process(
@@ -124,8 +120,9 @@ class WorkerProcess:
             reply = self.pipe.recv()
         except (EOFError, OSError):
             raise self._explain_exit() from None
+        # After a timeout or Ctrl-C the late reply would be taken for that of the next call.
         except BaseException:
-            self.stop()  # else the late reply would be taken for that of the next call
+            self.stop()
             raise
         self._has_replied = True
         return reply
@@ -142,20 +139,20 @@ class WorkerProcess:
         process.join()
 
     def _explain_exit(self) -> Exception:
-        """Say why the pipe is closed, and stop the worker."""
         assert self.process is not None
-        self.process.join(10.0)  # the exit code is known a moment after the pipe has closed
-        code = self.process.exitcode  # before stop, whose own kill must not count as one from outside
+        # The exit code is known a moment after the pipe has closed. It is read before stop, whose own kill must not
+        # count as one from outside.
+        self.process.join(10.0)
+        code = self.process.exitcode
         self.stop()
         if code == safe_start.EXIT_MISSING_GUARD and not self._has_replied:
             return safe_start.missing_guard_error()
-        error: WorkerDied
         if code is None:
-            error = WorkerDied(f"{self._description} closed its connection")
-        elif -code in (signal.SIGKILL, signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
-            error = WorkerKilled(f"{self._description} was killed ({signal.Signals(-code).name})")
-        else:
-            error = WorkerDied(f"{self._description} ended by itself (exit code {code})")
+            return WorkerDied(f"{self._description} closed its connection")
+        # Signals that somebody sends. SIGSEGV and the like come from a crash, which may depend on what the call did.
+        if -code in (signal.SIGKILL, signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
+            return WorkerKilled(f"{self._description} was killed ({signal.Signals(-code).name})")
+        error = WorkerDied(f"{self._description} ended by itself (exit code {code})")
         error.exit_code = code
         return error
 
@@ -191,7 +188,8 @@ def serve_calls(pipe: Connection, pickled_make: bytes) -> None:
     host = ObjectHost(pickled_make)
     with contextlib.suppress(EOFError, OSError):
         while True:
-            call = pipe.recv_bytes()  # unpickled below, so a call that cannot be unpickled is answered too
+            # Unpickled in _call_host, so a call that cannot be unpickled is answered too.
+            call = pipe.recv_bytes()
             reply = call_or_capture(_call_host, host, call)
             del call  # it may be large
             try:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from adagoal.api import explore as api
 from adagoal.core.errors import InputError, Status
-from adagoal.core.file_io import FileContent, bytes_content, is_folder_locked, text_content
+from adagoal.core.file_io import FileContent, bytes_content, is_folder_locked
 from adagoal.report import exploration_panels
 from adagoal.report.exploration_panels import ExplorationSource, guarantee_badge
 from adagoal.report.html_page import ReportPage, pack_data_block
@@ -36,7 +36,7 @@ def write_report(result: Result, folder: str | Path, states: StateMetadata | Non
             files[name], captions[name] = bytes_content(figures.figure_to_png(figure)), caption
     files |= states.file_contents()
     page = exploration_page(ExplorationSource(result, states, folder), captions)
-    files["report.html"] = text_content(page.render())
+    files["report.html"] = bytes_content(page.render().encode())
     with open_locked_folder(folder, RunKind.EXPLORATION) as run_folder:
         run_folder.save_files(results=files)
     return folder / "report.html"

@@ -9,8 +9,8 @@ from typing import Any
 
 from adagoal.core import exploration_run
 from adagoal.core.file_formats import COUNT_SCHEMA, ArraySpec, nullable_schema, object_schema
-from adagoal.core.goal_space import GOAL_NAMES_SCHEMA
-from adagoal.core.transition_data import EMPIRICAL_MODEL_SCHEMA
+from adagoal.core.goal_space import GoalSpace
+from adagoal.core.transition_data import TransitionCounts
 from adagoal.core.types import DIGEST_BYTES
 from adagoal.runs.folder_reader import MANIFEST_FORMAT, RunKind
 from adagoal.settings.exploration import ExplorationSettings
@@ -55,7 +55,7 @@ def _result_schema() -> dict[str, Any]:
     settings = _settings_schema()["properties"]
     goals = {"type": "array", "items": goal_row | {"required": ["goal", "lower", "upper", "error"]}}
     radius = {"type": "number", "minimum": 1, "maximum": 1e9}
-    names = nullable_schema(GOAL_NAMES_SCHEMA)
+    names = nullable_schema(GoalSpace.NAMES_SCHEMA)
     properties = settings | {
         "format": {"enum": [MANIFEST_FORMAT]},
         "kind": {"enum": [RunKind.EXPLORATION.value]},
@@ -98,8 +98,8 @@ POLICIES_SCHEMA = {
     "theta": ArraySpec("float64", ("d", 3), optional=True),
     "theta_region": ArraySpec("float64", ("d", "k"), optional=True),
     "theta_radius": ArraySpec("float64", (1,), low=0, optional=True),
-    **exploration_run.BOUNDS_HISTORY_SCHEMA,
-    **EMPIRICAL_MODEL_SCHEMA,
+    **exploration_run.BoundsHistory.ARRAY_SCHEMA,
+    **TransitionCounts.EMPIRICAL_MODEL_SCHEMA,
 }
 """Arrays of policies.npz, for S states, A actions without the reset, and G goals with policies of T stages.
 
@@ -114,7 +114,7 @@ RUN_CHECKPOINT_SCHEMA = object_schema(
     steps=COUNT_SCHEMA,
     seconds={"type": "number", "minimum": 0},
     stage={"type": "integer", "minimum": 1, "maximum": 100_000},
-    goal_names=nullable_schema(GOAL_NAMES_SCHEMA),
+    goal_names=nullable_schema(GoalSpace.NAMES_SCHEMA),
 )
 """JSON part of a checkpoint. The owners of ``estimates``, ``rng`` and ``world`` check these entries themselves."""
 
@@ -124,6 +124,6 @@ RUN_HISTORY_SCHEMA = {
     "episode_reached": ArraySpec("bool", ("E",)),
     "trace": ArraySpec("float64", None, low=0, finite=False),
     **{f"attempts.{name}": ArraySpec("float64", ("K",), low=0) for name in ("total", "reached", "recent", "previous")},
-    **exploration_run.BOUNDS_HISTORY_SCHEMA,
+    **exploration_run.BoundsHistory.ARRAY_SCHEMA,
 }
 """History of the run in a checkpoint, for N goals."""

@@ -79,7 +79,7 @@ class Result:
     arrays: Mapping[str, NDArray[Any]]
     """policy [G', T, S] for ``policy_goals`` [G'], episode_goals, episode_reached, trace [*, 4], visits [S], how the
     intervals shrank (:mod:`adagoal.core.exploration_run`) and the empirical model
-    (:data:`adagoal.core.transition_data.EMPIRICAL_MODEL_SCHEMA`)."""
+    (``TransitionCounts.EMPIRICAL_MODEL_SCHEMA``)."""
     model: TabularMDP | None = None
     """The model, if the user gave one as a matrix, a Model or a file; it is saved with the run."""
     goal_names: tuple[str, ...] | None = None

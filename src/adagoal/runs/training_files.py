@@ -70,7 +70,7 @@ def training_file_contents(
     facts = {"env": first.env, "runs": len(policies), "with_achieved": first.with_achieved, "success": first.success}
     facts |= {name: list(getattr(first, name)) for name in ("low", "high", "shape")}
     return {
-        TrainingFile.LOG: file_io.text_content(history.to_csv()),
+        TrainingFile.LOG: file_io.bytes_content(history.to_csv().encode()),
         TrainingFile.GOALS: file_io.arrays_content(goals, compress=False),
         TrainingFile.PAST_MAPS: file_io.arrays_content(history.value_maps.to_arrays(), compress=False),
         TrainingFile.POLICY: file_io.arrays_content(weights, facts, compress=False),

@@ -13,8 +13,8 @@ from typing import Any
 from adagoal.core.errors import InputError
 from adagoal.settings.fields import check_field_values, setting_field
 
+# Steps of a run without a budget, and the largest budget. Half of what int64 holds, so sums do not overflow.
 UNLIMITED_BUDGET = 2**62
-"""Steps of a run without a budget, and the largest budget: half of what int64 holds, so sums do not overflow."""
 
 
 @dataclass(frozen=True)
@@ -25,15 +25,10 @@ class ExplorationSettings:
         help="A built-in name, a Gymnasium id, module:Id, or a file with a model.",
         details="Or a Gymnasium environment with discrete actions, a :class:`Model`, a matrix P[s, a, s'], a list of "
         "sparse matrices (one per action), or an environment of your own class (docs/extending.md).",
-        label="environment",
     )
-    env_args: dict[str, Any] = setting_field(
-        {}, "Arguments of the environment.", option="--env-arg", label="environment arguments"
-    )
+    env_args: dict[str, Any] = setting_field({}, "Arguments of the environment.", option="--env-arg")
     method: str = setting_field("certified", "How uncertainty is measured; see docs/methods.md.", metavar="NAME")
-    method_args: dict[str, Any] = setting_field(
-        {}, "Arguments of the method.", option="--method-arg", label="method arguments"
-    )
+    method_args: dict[str, Any] = setting_field({}, "Arguments of the method.", option="--method-arg")
     goal_rule: str = setting_field(
         "adagoal",
         "Which goal to try next: a name, name:key=value, or FILE.py:FUNCTION.",
@@ -80,7 +75,6 @@ class ExplorationSettings:
         "Above the number of integer observations, an observation that ends the episode is a state of its own.",
         low=2,
         high=2**62,
-        label="bound on states",
     )
     workers: int = setting_field(
         1,
@@ -89,16 +83,19 @@ class ExplorationSettings:
         "environments. The result depends on the seed and on the number of workers. A script needs the guard ``if "
         '__name__ == "__main__":`` around the call, because every worker imports it.',
         low=1,
-        high=256,  # each worker is a Python process of about 150 MB, plus the environment
+        # Each worker is a Python process of about 150 MB, plus the environment.
+        high=256,
     )
 
     def __post_init__(self) -> None:
         budget: Any = self.budget
+        # Users write 1e6, which is a float in Python and in JSON.
         if isinstance(budget, float) and budget.is_integer():
-            object.__setattr__(self, "budget", int(budget))  # 1e6 is a whole number too
+            object.__setattr__(self, "budget", int(budget))
         check_field_values(self)
         if isinstance(self.radius, str):
             radius_growth_factor(self.radius)
+            # L grows at every stage, so without a budget the run would never end by itself.
             if self.radius.startswith("auto") and self.budget is None:
                 raise InputError("auto needs a budget, the number of steps after which L stops growing", "radius")
 
@@ -111,6 +108,7 @@ class ExplorationSettings:
 def radius_growth_factor(radius: str) -> float:
     """Return the factor by which L grows: 2 for "auto" and "all", F for "auto:F" and "all:F"."""
     name, _, factor = radius.partition(":")
+    # "nan" and "inf" are numbers for float(); the comparison below refuses both.
     try:
         value = float(factor or 2)
     except ValueError:

@@ -4,8 +4,8 @@
     class Config:
         gamma: float = setting_field(0.98, "Discount.", low=0.5, high=0.9999)
 
-The check of a value, the command-line option, the JSON schema, the line of the report and the entry of the docstring
-follow from this declaration. Fields without :func:`setting_field` are internal: nothing is derived from them.
+The check of a value, the command-line option, the JSON schema and the entry of the docstring follow from this
+declaration. Fields without :func:`setting_field` are internal: nothing is derived from them.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from adagoal.core.errors import InputError
 from adagoal.core.file_formats import object_schema
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
-_INTEGERS = tuple[int, ...]
+_IntegerTuple = tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -52,12 +52,12 @@ class SettingInfo:
     option: str = ""  # the command-line option, if it is not --name
     metavar: str = ""  # what --help shows for the value
     default_text: str = ""  # what --help shows as the default, if it is not `default`
-    label: str = ""  # name of its line in the report, if it is not the name of the setting
 
 
 def setting_field(default: Any = dataclasses.MISSING, help: str = "", details: str = "", **declared: Any) -> Any:
     """Declare a dataclass field; ``declared`` are fields of :class:`SettingInfo`."""
     metadata = {"help": help, "details": details, **declared}
+    # A dataclass refuses a mutable default, and settings that shared one dictionary could change each other.
     if isinstance(default, dict):
         return dataclasses.field(default_factory=default.copy, metadata=metadata)
     return dataclasses.field(default=default, metadata=metadata)
@@ -65,6 +65,7 @@ def setting_field(default: Any = dataclasses.MISSING, help: str = "", details: s
 
 def declared_settings(cls: type[Any]) -> dict[str, SettingInfo]:
     """Return the declared settings of a dataclass, in their order."""
+    # With postponed annotations the types of the fields are texts, which this call resolves.
     annotations = get_type_hints(cls)
     return {
         f.name: SettingInfo(
@@ -79,7 +80,7 @@ def declared_settings(cls: type[Any]) -> dict[str, SettingInfo]:
 
 
 def _accepted_types(annotation: Any) -> tuple[Any, ...]:
-    if annotation == _INTEGERS:
+    if annotation == _IntegerTuple:
         return (annotation,)
     if getattr(annotation, "__origin__", None) is dict:
         return (dict,)
@@ -93,6 +94,7 @@ def per_run_settings(cls: type[Any]) -> set[str]:
 
 def check_value(info: SettingInfo, value: Any) -> Any:
     """Return the value, with NumPy scalars as Python numbers; raise an :class:`InputError` if it is not accepted."""
+    # The settings are written as JSON, which cannot hold NumPy scalars.
     plain = tuple(map(to_python_scalar, value)) if isinstance(value, tuple) else to_python_scalar(value)
     if not any(_is_accepted(info, kind, plain) for kind in info.kinds):
         raise InputError(f"must be {_describe_accepted(info)}, got {format_given_value(value)}", info.name)
@@ -108,7 +110,7 @@ def check_arguments(cls: type[Any], **values: Any) -> None:
 def check_field_values(settings: Any) -> None:
     """Check every declared field of a frozen dataclass; call it in ``__post_init__``."""
     for name, info in declared_settings(type(settings)).items():
-        # a NumPy scalar is replaced by a Python number, because the settings are written as JSON
+        # The way around "frozen": the checked value may be another object than the given one.
         object.__setattr__(settings, name, check_value(info, getattr(settings, name)))
 
 
@@ -121,13 +123,14 @@ def settings_json_schema(cls: type[Any], names: Collection[str], **more: Mapping
 def json_rule(info: SettingInfo) -> dict[str, Any]:
     """Return the JSON schema of one setting."""
     rule: dict[str, Any] = {"description": info.help}
-    if info.kinds == (_INTEGERS,):
-        # the limit keeps a forged file from describing a network that fills the memory
+    if info.kinds == (_IntegerTuple,):
+        # The limit keeps a forged file from describing a network that fills the memory.
         items = {"type": "integer"} | _json_range(info)
         return rule | {"type": "array", "minItems": 1, "maxItems": 1000, "items": items}
     names = {bool: "boolean", int: "integer", float: "number", str: "string", dict: "object", NoneType: "null"}
     types = [names[kind] for kind in info.kinds]
     rule["type"] = types[0] if len(types) == 1 else types
+    # If other types are accepted too, an enum would have to list their values, so the length is limited instead.
     if info.choices and types == ["string"]:
         return rule | {"enum": list(info.choices)}
     if str in info.kinds:
@@ -138,6 +141,7 @@ def json_rule(info: SettingInfo) -> dict[str, Any]:
 def _json_range(info: SettingInfo) -> dict[str, float]:
     low = "minimum" if info.closed[0] == "[" else "exclusiveMinimum"
     high = "maximum" if info.closed[1] == "]" else "exclusiveMaximum"
+    # JSON has no infinities, and a missing bound means the same.
     return {key: bound for key, bound in ((low, info.low), (high, info.high)) if math.isfinite(bound)}
 
 
@@ -145,19 +149,19 @@ def _is_accepted(info: SettingInfo, kind: Any, value: Any) -> bool:
     if kind is str:
         return isinstance(value, str) and (not info.choices or value in info.choices)
     if kind in (int, float):
+        # bool is a subclass of int, but seed=True is a mistake.
         number = isinstance(value, int if kind is int else int | float) and not isinstance(value, bool)
         return number and is_in_range(value, info.low, info.high, info.closed)
     if kind is dict:
         return isinstance(value, Mapping) and all(isinstance(key, str) for key in value)
     if kind is Path:
         return isinstance(value, str | Path)
-    if kind == _INTEGERS:
+    if kind == _IntegerTuple:
         return isinstance(value, tuple) and len(value) > 0 and all(_is_accepted(info, int, entry) for entry in value)
     return isinstance(value, kind)
 
 
 def _describe_accepted(info: SettingInfo) -> str:
-    """Say what a value may be; None is left out, because it means "not given"."""
     texts = {
         bool: "True or False",
         int: f"a whole number in {format_integer_range(info.low, info.high)}",
@@ -165,20 +169,10 @@ def _describe_accepted(info: SettingInfo) -> str:
         str: info.text_form or ("one of " if len(info.choices) > 1 else "") + ", ".join(info.choices) or "text",
         dict: "a dictionary of named values",
         Path: "a path",
-        _INTEGERS: f"a tuple of one or more whole numbers in {format_integer_range(info.low, info.high)}",
+        _IntegerTuple: f"a tuple of one or more whole numbers in {format_integer_range(info.low, info.high)}",
     }
+    # None means "not given", which is no advice for someone who gave a value.
     return " or ".join(texts[kind] for kind in info.kinds if kind is not NoneType)
-
-
-def describe_settings(settings: Any) -> dict[str, str]:
-    """Return the lines of a report: label and value of every declared setting."""
-    lines = {}
-    for name, info in declared_settings(type(settings)).items():
-        value = getattr(settings, name)
-        if isinstance(value, Mapping):
-            value = ", ".join(f"{key}={entry}" for key, entry in value.items())
-        lines[info.label or name.replace("_", " ")] = "none" if value in (None, "") else str(value)
-    return lines
 
 
 def document_settings(*classes: type[Any]) -> Callable[[_Function], _Function]:

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple, cast
 
 import numpy as np
 
-from adagoal.core.argument_checks import format_given_value
+from adagoal.core.argument_checks import format_given_value, to_python_scalar
 from adagoal.core.environment import TabularEnv
 from adagoal.core.errors import InputError
 from adagoal.core.goal_space import (
@@ -37,10 +37,9 @@ from adagoal.core.types import Longs
 from adagoal.core.user_code import is_file_spec, load_from_file
 from adagoal.settings.exploration import ExplorationSettings
 
+# A function of observations, named predicates, or the goals that a checkpoint stores.
 GoalCode = Callable[[Any], Any] | Mapping[str, Any] | StoredLabeler
-"""A function of observations, named predicates, or the goals that a checkpoint stores."""
 GoalsArgument = Iterable[int | str] | str | GoalCode
-"""Values of the argument ``goals``."""
 
 
 class GoalSpec(NamedTuple):
@@ -62,17 +61,14 @@ def parse_goals(goals: GoalsArgument | None) -> GoalSpec:
         return GoalSpec(description={"keys": keys})
     if isinstance(goals, Mapping):
         if all(not callable(value) for value in goals.values()):
-            PredicateLabeler(goals)  # checks the lists
+            # Made only for its checks of the lists.
+            PredicateLabeler(goals)
             return GoalSpec(description={"sets": {name: sorted(map(int, states)) for name, states in goals.items()}})
         return GoalSpec(description={"predicates": list(map(str, goals))}, code=goals)
     if callable(goals):
         return GoalSpec(description={"function": getattr(goals, "__name__", "custom")}, code=goals)
-    return _parse_goal_list([goals] if isinstance(goals, str) else goals)
-
-
-def _parse_goal_list(goals: Iterable[Any]) -> GoalSpec:
     try:
-        items = [item.item() if isinstance(item, np.generic) else item for item in goals]
+        items = list(map(to_python_scalar, [goals] if isinstance(goals, str) else goals))
     except TypeError:
         text = f"must be states, labels, a function of observations, or named predicates, got {goals!r}"
         raise InputError(text, "goals") from None
@@ -98,7 +94,7 @@ def resolve_goals_on_resume(setting: ExplorationSettings, goals: GoalsArgument |
         check_goal_description(description)
     if goals is not None:
         spec = parse_goals(goals)
-        # code cannot be compared, so any code may replace the code of the run
+        # Code cannot be compared, so any code may replace the code of the run.
         both_code = {*description, *(spec.description or {})} <= {"file", "function", "predicates"}
         same = spec.description == description or both_code
         if not same or (description and spec.description is None):
@@ -106,6 +102,7 @@ def resolve_goals_on_resume(setting: ExplorationSettings, goals: GoalsArgument |
         if not description and spec.states != setting.goal_space:
             raise InputError(f"must be the goals of the run, {setting.goal_space or 'all states'}", "goals")
         return spec.code
+    # Only the user may choose a file to execute. A folder from another person must not.
     if "file" in description:
         if not trust:
             text = f"the run uses goals from {description['file']!r}, a file to execute; give the goals again, or"
@@ -138,6 +135,7 @@ def _is_list_of(kind: Any) -> Callable[[Any], bool]:
 def build_goal_space(setting: ExplorationSettings, env: TabularEnv, code: GoalCode | None) -> GoalSpace:
     """Return the goals of a run, with the states of the environment that are known at its start."""
     n_states, bound = env.initial_states, env.state_bound
+    # With "all" the run ends when every goal is certified. A goal for states that may not exist never is.
     if n_states < bound and str(setting.radius).startswith("all"):
         text = 'the states of this environment are numbered as they are found; use "auto" with a budget, not "all"'
         raise InputError(text, "radius")
@@ -149,6 +147,7 @@ def build_goal_space(setting: ExplorationSettings, env: TabularEnv, code: GoalCo
         raise InputError(f"{env.name} does not say what is observed in its states; give states as goals", "goals")
     goals = GoalSpace.from_labeler(labeler, n_states, bound)
     all_states_known = env.assign_states_to_goals(goals)
+    # Inspection only: the names and members of the checkpoint replace these when it is restored.
     if isinstance(labeler, StoredLabeler):
         goals.mark_as_stored(all_states_known)
         return goals
@@ -157,7 +156,7 @@ def build_goal_space(setting: ExplorationSettings, env: TabularEnv, code: GoalCo
     empty = _check_labels_exist(goals, env) if isinstance(labeler, NameLabeler) else goals.finalize_members()
     for name in empty:
         env.add_warning(f"no state belongs to the goal {name}")
-    # labels that name one state each become states, so that goals keep the numbers of their states
+    # Labels that name one state each become states, so goals keep the numbers of their states.
     if (
         isinstance(labeler, NameLabeler)
         and labeler.names_single_states
@@ -184,7 +183,7 @@ def _make_goal_labeler(description: Mapping[str, Any], env: TabularEnv, code: Go
 
 
 def _named_sets(env: TabularEnv) -> Mapping[str, Any]:
-    """Return the named sets of states of a known model; other environments have none."""
+    # Only a known model has named sets.
     mdp = getattr(env, "mdp", None)
     return mdp.sets if mdp is not None else {}
 
@@ -206,6 +205,7 @@ def _check_goal_states(goals: Iterable[Any] | None, env: TabularEnv) -> Longs | 
     if env.initial_states < env.state_bound:
         raise InputError(_unnumbered_states_message("states"), "goals")
     numbers = list(goals)
+    # The limit is tested in Python: NumPy raises an OverflowError for larger numbers.
     whole = all(isinstance(g, int) and not isinstance(g, bool) and abs(g) < 2**62 for g in numbers)
     states = np.unique(np.asarray(numbers if whole else [], np.int64))
     if len(states) == 0 or states.min() < 0 or states.max() >= env.state_bound:

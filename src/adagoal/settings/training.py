@@ -61,7 +61,7 @@ class ClaimSettings:
     def __post_init__(self) -> None:
         check_field_values(self)
         if self.slack != 0.0:
-            # with a smaller slack the bets on a cell would need more than about a million rollouts
+            # With a smaller slack the bets on a cell would need more than about a million rollouts.
             check_number("slack", self.slack, 0.001, self.success, closed="[)")
         elif self.rollouts is None:
             raise InputError("missing; with slack 0 a cell may stay open forever, so give a limit", "rollouts")
