@@ -20,7 +20,8 @@ from adagoal.core.errors import ExitCode, InputError
 from adagoal.settings.exploration import ComparisonOptions, ExecutionOptions, ExplorationSettings
 from adagoal.settings.fields import declared_settings
 
-if TYPE_CHECKING:  # imported in functions, because --help should not wait for it
+# imported in functions, because --help should not wait for it
+if TYPE_CHECKING:
     from adagoal.compare.experiment_runner import ExperimentProgress
 
 RESUME_HELP = "Finished runs are saved as files in the folder; after Ctrl-C, the same command continues."
@@ -40,7 +41,9 @@ def experiment_options(name: str, info: ExperimentInfo) -> options.Decorator:
     shared: list[options.Decorator] = [
         options.setting_option(jobs),
         setting_options(ExecutionOptions, "engine", "address"),
-        click.option("--out", type=options.FOLDER, default=Path("runs") / name, show_default=True, help="Folder."),
+        click.option(
+            "--out", "-o", type=options.FOLDER, default=Path("runs") / name, show_default=True, help="Folder."
+        ),
         options.json_option,
         options.quiet_option,
     ]
@@ -71,6 +74,7 @@ def run_experiment_command(
 
     parts = {name: experiment for name, experiment in load_experiments(info).items() if part in ("all", name)}
     display = experiment_runner.ExperimentProgress(given["quiet"])
+    # the experiment's own number is for one machine; a cluster has its own number of cores
     default_jobs = info.jobs if engine == "local" else None
     reports = {}
     with contextlib.closing(
@@ -82,7 +86,8 @@ def run_experiment_command(
                     experiment, experiment.fill_in_defaults(**given), opened_engine, display
                 )
             except KeyboardInterrupt:
-                if not any(given["out"].glob("*")):  # neither a finished run nor a checkpoint
+                # without a finished run or a checkpoint there is nothing to continue
+                if not any(given["out"].glob("*")):
                     raise
                 _exit_unfinished("interrupted", display, given["out"])
             except parallel.WorkerLost as error:
@@ -150,6 +155,7 @@ def compare(
     as_json: bool,
     **given: Any,
 ) -> None:
+    # the mapping below would drop the first of two equal names
     for env in worlds:
         if worlds.count(env) > 1:
             raise InputError(f"ENV: {env} is given {worlds.count(env)} times; give each environment once")

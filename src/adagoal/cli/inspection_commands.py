@@ -106,7 +106,7 @@ def observe_with_live_page(live: bool, folder: Path, inner: RunObserver) -> Iter
 @click.command(epilog="Example: adagoal export runs/two-room --format drn")
 @click.argument("run", metavar="DIR", type=click.Path(path_type=Path))
 @click.option("--format", default="drn", show_default=True, metavar="drn|umb|csv", help="Format of the files.")
-@click.option("--out", type=options.FOLDER, help="Folder of the files.  [default: DIR/export]")
+@click.option("--out", "-o", type=options.FOLDER, help="Folder of the files.  [default: DIR/export]")
 @options.env_override_option
 @options.trust_option
 def export(run: Path, format: str, out: Path | None, env: str | None, trust: bool) -> None:

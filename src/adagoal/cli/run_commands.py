@@ -20,7 +20,8 @@ from adagoal.core.errors import InputError
 from adagoal.core.user_code import stdout_to_stderr
 from adagoal.settings.exploration import ExecutionOptions, ExplorationSettings
 
-if TYPE_CHECKING:  # commands import these in their functions, because --help should not wait for Numba
+# commands import these in their functions, because --help should not wait for Numba
+if TYPE_CHECKING:
     from adagoal.runs.cost_estimate import CostEstimate
     from adagoal.runs.result import Result
 
@@ -28,7 +29,17 @@ LONG_AUDIT_SIZE = 10**6
 """Goals times states above which an audit takes more than a few seconds, so it says so first."""
 
 
-@click.command(epilog="Example: adagoal explore two-room --radius 40 --epsilon 1 --delta 0.1 --seed 0 --out runs/rooms")
+@click.command(
+    cls=options.GroupedCommand,
+    groups={
+        "Problem": "radius epsilon delta method method_args constants seed budget",
+        "Goals": "goal_rule goal_states goal_labels goals_file goal_keys",
+        "Environment": "env_args model_constants start start_seed max_states step_timeout",
+        "Execution": "workers engine address estimate live",
+        "Output": "out overwrite record as_json quiet help",
+    },
+    epilog="Example: adagoal explore two-room --radius 40 --epsilon 1 --delta 0.1 --seed 0 --out runs/rooms",
+)
 @options.env_argument
 @setting_options(ExplorationSettings, "radius", required=True)
 @setting_options(ExplorationSettings, "epsilon", "delta", "method", "method_args")

@@ -35,7 +35,14 @@ test_goals_option = click.option(
 
 
 @click.command(
-    epilog="Example: adagoal train FetchPush-v4 --train-goals scale=10 --test-goals scale=1 --seed 0 --out runs/push"
+    cls=options.GroupedCommand,
+    groups={
+        "Problem": "recipe steps seed seeds until",
+        "Goals": "goal_rule radius train_goals test_goals",
+        "Execution": "workers minutes folder",
+        "Output": "out overwrite as_json quiet help help_all",
+    },
+    epilog="Example: adagoal train FetchPush-v4 --train-goals scale=10 --test-goals scale=1 --seed 0 --out runs/push",
 )
 @click.argument("env", metavar="[ENV]", required=False, type=options.ENV)
 @click.option(
@@ -43,8 +50,8 @@ test_goals_option = click.option(
     type=click.Choice([AUTO_RECIPE, *sorted(RECIPES)]),
     default=AUTO_RECIPE,
     show_default=True,
-    help="Named settings, which options override. auto: adagoal with a GPU, light without one. The defaults below are "
-    "those of adagoal.",
+    help="Named settings, which options override. auto: adagoal with a GPU, light without one. The defaults in this help "
+    "are those of adagoal.",
 )
 @setting_options(Config, *config_names, default=None)  # an option that is not typed keeps the value of the recipe
 @setting_options(TrainingOptions)
@@ -58,6 +65,7 @@ test_goals_option = click.option(
 @setting_options(ClaimSettings, *claim_names, prefix="With --until certified: ", default=None)
 @options.quiet_option
 @options.json_option
+@options.help_all_option
 def train(
     env: str | None,
     recipe: str,
