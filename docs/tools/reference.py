@@ -35,7 +35,7 @@ def commands() -> str:
 def _command(command: click.Command, context: click.Context, about: str, level: int) -> list[str]:
     usage = " ".join(["adagoal", str(context.info_name), *command.collect_usage_pieces(context)])
     records = [record for p in command.params if (record := p.get_help_record(context)) is not None]
-    rows = [f"| <code>{_cell(left)}</code> | {_cell(right)} |" for left, right in records if left.startswith("--")]
+    rows = [f"| <code>{_cell(left)}</code> | {_cell(right)} |" for left, right in records if left.startswith("-")]
     table = "\n".join(["| option | meaning |", "| --- | --- |", *rows]) if rows else ""
     example = (command.epilog or "").removeprefix("Example: ")
     parts = [

@@ -230,7 +230,8 @@ def _make_warning_printer(usual: Callable[..., None]) -> Callable[..., None]:
 
     def show(message: Warning | str, category: type[Warning], *where: Any) -> None:
         if issubclass(category, RunWarning):
-            click.echo(f"warning: {message}", err=True)
+            # the library spells arguments as Python does
+            click.echo(f"warning: {message}".replace("overwrite=True", "--overwrite"), err=True)
         else:
             usual(message, category, *where)
 

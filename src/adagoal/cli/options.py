@@ -252,7 +252,12 @@ json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON."
 quiet_option = click.option("--quiet", "-q", is_flag=True, help="Show no progress display.")
 # eager, so that it works although another option is wrong or missing
 help_all_option = click.option(
-    "--help-all", is_flag=True, is_eager=True, expose_value=False, callback=_print_all_help, help="Show every option."
+    "--help-all",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_print_all_help,
+    help="Show the settings of the learner too.",
 )
 start_option = click.option(
     "--start",
@@ -267,8 +272,8 @@ constants_option = click.option(
 )
 
 
-# Four options make the argument `goals` of Python. A shell has no types, so an option for each kind of goal says whether
-# 3 is a state, a label or an entry of the observation.
+# Four options make the argument `goals` of Python. A shell has no types, so the option says whether 3 is a state, a
+# label or an entry of the observation.
 goal_labels_option = click.option(
     "--goal-label", "goal_labels", metavar="LABEL", multiple=True, help="A goal by its label; repeatable."
 )

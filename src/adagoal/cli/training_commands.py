@@ -50,8 +50,8 @@ test_goals_option = click.option(
     type=click.Choice([AUTO_RECIPE, *sorted(RECIPES)]),
     default=AUTO_RECIPE,
     show_default=True,
-    help="Named settings, which options override. auto: adagoal with a GPU, light without one. The defaults in this help "
-    "are those of adagoal.",
+    help="Named settings, which options override. auto: adagoal with a GPU, light without one. The other defaults are "
+    "those of adagoal.",
 )
 @setting_options(Config, *config_names, default=None)  # an option that is not typed keeps the value of the recipe
 @setting_options(TrainingOptions)
