@@ -183,8 +183,10 @@ def _find_same_run(folder: RunFolder, session: ExplorationSession, own_rule: boo
     if names := [name for name, given in incomparable.items() if given]:
         text = f"{folder.path} holds a finished run with {names[0]}, perhaps another one; give another folder"
         raise InputError(f"{text}, or overwrite it", "out")
-    names_file = ":" in setting.env or "path" in setting.env_args or is_file_spec(setting.goal_rule)
-    result = None if names_file or "file" in (setting.goal_sets or ()) else load_result(folder.path)
+    names_file = "path" in setting.env_args or is_file_spec(setting.goal_rule) or "file" in (setting.goal_sets or ())
+    # a model was compared above, whatever its name
+    names_module = model is None and ":" in setting.env
+    result = None if names_file or names_module else load_result(folder.path)
     # a smaller budget would have ended the run earlier
     return result if result is not None and result.steps <= (setting.budget or result.steps) else None
 

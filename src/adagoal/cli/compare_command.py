@@ -33,11 +33,9 @@ COMPARE_INFO = ExperimentInfo(
 def experiment_options(name: str, info: ExperimentInfo) -> options.Decorator:
     """Return a decorator that adds the options of all experiments; see :func:`run_experiment_command`."""
     declared = declared_settings(ComparisonOptions)
-    jobs = (
-        declared["jobs"]
-        if info.jobs is None
-        else replace(declared["jobs"], default_text=f"{info.jobs}; ray: all cores")
-    )
+    jobs = declared["jobs"]
+    if info.jobs is not None:
+        jobs = replace(jobs, default_text=f"{info.jobs}; ray: all cores")
     shared: list[options.Decorator] = [
         options.setting_option(jobs),
         setting_options(ExecutionOptions, "engine", "address"),
@@ -77,9 +75,8 @@ def run_experiment_command(
     # the experiment's own number is for one machine; a cluster has its own number of cores
     default_jobs = info.jobs if engine == "local" else None
     reports = {}
-    with contextlib.closing(
-        parallel.make_engine(engine, jobs or default_jobs, address, display.print_line)
-    ) as opened_engine:
+    opened_engine = parallel.make_engine(engine, jobs or default_jobs, address, display.print_line)
+    with contextlib.closing(opened_engine):
         for name, experiment in parts.items():
             try:
                 report = reports[name] = experiment_runner.run_experiment(
@@ -125,21 +122,9 @@ def _exit_unfinished(reason: str, display: ExperimentProgress, out: Path) -> NoR
     "--epsilon", type=options.NUMBERS, default="1", show_default=True, help="Accuracy: one number, or one for each ENV."
 )
 @setting_options(ExplorationSettings, "delta")
-@click.option(
-    "--methods",
-    type=options.NAMES,
-    default="certified",
-    show_default=True,
-    help="Methods: NAME or NAME:KEY=VALUE, with commas between them.",
-)
+@click.option("--methods", type=options.NAMES, default="certified", show_default=True, help="NAME or NAME:KEY=VALUE.")
 @options.constants_option
-@click.option(
-    "--goal-rules",
-    type=options.NAMES,
-    default="adagoal,unigoal",
-    show_default=True,
-    help="Goal rules as in explore, with commas between them.",
-)
+@click.option("--goal-rules", type=options.NAMES, default="adagoal,unigoal", show_default=True, help="As in explore.")
 @setting_options(ExplorationSettings, "budget", default=10**7, help="Steps after which a run ends.  [default: 1e7]")
 @setting_options(ExplorationSettings, "env_args")
 @options.goal_options

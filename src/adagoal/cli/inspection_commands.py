@@ -21,6 +21,7 @@ from adagoal.cli import options
 from adagoal.cli.main import parameter_spelling
 from adagoal.cli.options import setting_options
 from adagoal.core.errors import InputError, Status
+from adagoal.runs.folder_reader import find_saved_run, is_training_folder, no_run, read_saved_run
 from adagoal.settings.exploration import ExecutionOptions, ExplorationSettings
 
 if TYPE_CHECKING:
@@ -37,18 +38,16 @@ def show(folder: Path, top: int, open_page: bool) -> None:
 
     For training runs, show the success in every test.
     """
-    from adagoal.runs.folder_reader import is_training_folder, require_run_folder
-
     # a pipe has no width; 80 columns suit a file or a pager
     width = shutil.get_terminal_size((80, 24)).columns
-    folder = require_run_folder(folder)
-    for line in (_training_lines if is_training_folder(folder) else _exploration_lines)(folder, top, width):
+    lines = _training_lines(folder, width) if is_training_folder(folder) else _exploration_lines(folder, top, width)
+    for line in lines:
         click.echo(line)
     if open_page:
         page = folder / "report.html"
         if not page.is_file():
             raise InputError(f"{page} does not exist; adagoal report {quote(str(folder))} writes it")
-        webbrowser.open(page.as_uri())
+        webbrowser.open(page.absolute().as_uri())
 
 
 def _exploration_lines(folder: Path, top: int, width: int) -> Iterator[str]:
@@ -62,17 +61,15 @@ def _exploration_lines(folder: Path, top: int, width: int) -> Iterator[str]:
     rows.sort(key=lambda row: (row["lower"], row["goal"]))
     bars = []
     for row in rows[:top]:
-        upper = f"to {row['upper']:.2f}" if math.isfinite(row["upper"]) else "or more"
-        bars.append(
-            (row["label"], f"{row['lower']:.2f} {upper}{' open' if row['open'] else ''}", row["lower"], row["upper"])
-        )
+        lower, upper = row["lower"], row["upper"]
+        numbers = f"{lower:.2f} to {upper:.2f}" if math.isfinite(upper) else f"{lower:.2f} or more"
+        bars.append((row["label"], numbers + " open" * row["open"], lower, upper))
     yield from _draw_bars(bars, width, result.radius, f"radius {result.radius:g}")
     if len(rows) > top:
         yield click.wrap_text(f"{len(rows) - top} more: adagoal show {quote(str(folder))} --top {len(rows)}", width)
 
 
-def _training_lines(folder: Path, top: int, width: int) -> Iterator[str]:
-    from adagoal.runs.folder_reader import read_saved_run
+def _training_lines(folder: Path, width: int) -> Iterator[str]:
     from adagoal.runs.training_files import read_training_record
 
     record = read_saved_run(folder, read_training_record)
@@ -131,9 +128,8 @@ def watch(folder: Path, port: int, env: str | None, trust: bool) -> None:
 
 
 def _find_page_source(folder: Path, env: str | None, trust: bool) -> ReportSource:
-    from adagoal.runs.folder_reader import find_saved_run, no_run, require_run_folder
-
-    folder = require_run_folder(folder)
+    # absolute: the page reads the folder later, and an environment may change the current folder
+    folder = folder.absolute()
     saved = find_saved_run(folder)
     if saved is not None and saved.kind == "training":
         from adagoal.report.training_page import TrainingFolderSource

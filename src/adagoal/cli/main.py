@@ -218,10 +218,10 @@ def run_command_line(
     # a full disk or missing permissions are no bugs of ours, so they get no traceback
     except OSError as error:
         text = f"{error.filename}: {error.strerror}" if error.filename is not None else str(error)
-        return _print_error(_append_notes(text, error))
+        return _print_error(text, error)
     except MemoryError as error:
         text = f"not enough memory for a problem of this size ({str(error) or 'allocation failed'})"
-        return _print_error(_append_notes(text, error))
+        return _print_error(text, error)
     return code if isinstance(code, int) else 0
 
 
@@ -238,13 +238,9 @@ def _make_warning_printer(usual: Callable[..., None]) -> Callable[..., None]:
     return show
 
 
-def _append_notes(text: str, error: BaseException) -> str:
-    """Append the notes of an exception, such as where the results so far are saved."""
-    return "; ".join([text, *getattr(error, "__notes__", ())])
-
-
-def _print_error(message: str, most: int = 1000) -> int:
-    """Print at most ``most`` characters, because a message may quote what the user typed."""
-    text = " ".join(message.split())
+def _print_error(message: str, error: BaseException | None = None, most: int = 1000) -> int:
+    # the notes of an exception say where the results so far are saved
+    text = " ".join("; ".join([message, *getattr(error, "__notes__", ())]).split())
+    # a message may quote what the user typed, which may be long
     click.echo(f"error: {text if len(text) <= most else text[:most] + ' ...'}", err=True)
     return errors.ExitCode.BAD_INPUT

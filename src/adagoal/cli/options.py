@@ -19,6 +19,7 @@ import click
 from adagoal.core.argument_checks import parse_key_value
 from adagoal.core.errors import InputError
 from adagoal.core.user_code import is_file_spec
+from adagoal.runs.folder_reader import require_run_folder
 from adagoal.settings.fields import SettingInfo, check_value, declared_settings
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
@@ -61,7 +62,8 @@ def _print_all_help(ctx: click.Context, param: click.Parameter, value: bool) -> 
 class ParsedParam(click.ParamType[_Value], Generic[_Value]):
     """Type of an option: ``parse`` raises a ValueError for text that is not ``expected``.
 
-    Errors are :class:`InputError`, not click's, so they have the same form as those of the Python functions.
+    If nothing is expected, such text is the value. Errors are :class:`InputError`, not click's, so they have the same
+    form as those of the Python functions.
     """
 
     def __init__(self, metavar: str, parse: Callable[[str], _Value], expected: str) -> None:
@@ -76,6 +78,8 @@ class ParsedParam(click.ParamType[_Value], Generic[_Value]):
         except InputError as error:
             raise InputError(error.reason, name) from None
         except (ValueError, OverflowError):
+            if not self._expected:
+                return value
             raise InputError(f"must be {self._expected}, got {value!r}", name) from None
 
 
@@ -101,6 +105,12 @@ def _parse_path(text: str) -> Path:
         raise InputError("an empty name is not a folder; type . for the current folder")
     if Path(text).is_file():
         raise InputError(f"{text} is a file, not a folder")
+    return Path(text)
+
+
+def _parse_run_folder(text: str) -> Path:
+    require_run_folder(text)
+    # as typed, because commands print it
     return Path(text)
 
 
@@ -191,21 +201,11 @@ def setting_option(info: SettingInfo, **changes: Any) -> Decorator:
 
 def _param_type(info: SettingInfo, kinds: list[Any]) -> click.ParamType[Any]:
     if str in kinds and len(kinds) > 1:
-        return ParsedParam("TEXT", _number_or_text(_parse_integer if int in kinds else float), "a number")
+        # a word such as auto stays text; the check of the setting says which words are accepted
+        return ParsedParam("TEXT", _parse_integer if int in kinds else float, "")
     number = ParsedParam("NUMBER", float, "a number")
     simple: dict[Any, click.ParamType[Any]] = {int: INTEGER, float: number, str: click.STRING, Path: FOLDER}
     return simple.get(kinds[0]) or ParsedParam("N,N,...", parse_integers, "whole numbers such as 256,256")
-
-
-def _number_or_text(parse: Callable[[str], float]) -> Callable[[str], float | str]:
-    def parse_if_number(text: str) -> float | str:
-        try:
-            return parse(text)
-        # the check of the setting says what is accepted
-        except ValueError:
-            return text
-
-    return parse_if_number
 
 
 def _merge_pairs(ctx: click.Context, param: click.Parameter, pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
@@ -236,7 +236,7 @@ def default_run_folder(env: str, options: Mapping[str, Any]) -> Path:
 
 # The options below are shared by several commands and are no settings.
 env_argument = click.argument("env", metavar="ENV", type=ENV)
-run_argument = click.argument("folder", metavar="DIR", type=click.Path(path_type=Path))
+run_argument = click.argument("folder", metavar="DIR", type=ParsedParam("DIR", _parse_run_folder, "a folder"))
 env_override_option = click.option(
     "--env", type=ENV, help="The environment, if the folder names code that is not installed (module:Id)."
 )
