@@ -57,19 +57,12 @@ def experiment_options(name: str, info: ExperimentInfo) -> options.Decorator:
     return decorate
 
 
-def run_experiment_command(
-    info: ExperimentInfo,
-    part: str,
-    given: dict[str, Any],
-    *,
-    jobs: int | None,
-    engine: str,
-    address: str | None,
-    as_json: bool,
-) -> None:
-    """Run an experiment, or one or all of its parts, and print the tables."""
+def run_experiment_command(info: ExperimentInfo, part: str, given: dict[str, Any]) -> None:
+    """Run an experiment, or one or all of its parts, and print the tables; ``given`` are the values of its options."""
     from adagoal.compare import experiment_runner
 
+    # where and how it runs changes no number, so the experiment does not get these options
+    jobs, engine, address, as_json = (given.pop(name) for name in ("jobs", "engine", "address", "as_json"))
     parts = {name: experiment for name, experiment in load_experiments(info).items() if part in ("all", name)}
     display = experiment_runner.ExperimentProgress(given["quiet"])
     # the experiment's own number is for one machine; a cluster has its own number of cores
@@ -134,10 +127,6 @@ def compare(
     radius: tuple[float, ...],
     epsilon: tuple[float, ...],
     env_args: dict[str, Any],
-    jobs: int | None,
-    engine: str,
-    address: str | None,
-    as_json: bool,
     **given: Any,
 ) -> None:
     # the mapping below would drop the first of two equal names
@@ -152,7 +141,7 @@ def compare(
     with options.take_goals_argument(given), options.rename_in_errors(env="ENV", worlds="ENV", goal_rule="goal_rules"):
         given["common"] = {name: given.pop(name) for name in ("delta", "constants", "budget", "goals")}
         given["common"]["seed"] = given["seed"]
-        run_experiment_command(COMPARE_INFO, "all", given, jobs=jobs, engine=engine, address=address, as_json=as_json)
+        run_experiment_command(COMPARE_INFO, "all", given)
 
 
 def _one_per_env(name: str, numbers: tuple[float, ...], worlds: tuple[str, ...]) -> tuple[float, ...]:

@@ -79,7 +79,8 @@ class ParsedParam(click.ParamType[_Value], Generic[_Value]):
             raise InputError(error.reason, name) from None
         except (ValueError, OverflowError):
             if not self._expected:
-                return value
+                text: _Value = value
+                return text
             raise InputError(f"must be {self._expected}, got {value!r}", name) from None
 
 
@@ -252,12 +253,7 @@ json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON."
 quiet_option = click.option("--quiet", "-q", is_flag=True, help="Show no progress display.")
 # eager, so that it works although another option is wrong or missing
 help_all_option = click.option(
-    "--help-all",
-    is_flag=True,
-    is_eager=True,
-    expose_value=False,
-    callback=_print_all_help,
-    help="Show the settings of the learner too.",
+    "--help-all", is_flag=True, is_eager=True, expose_value=False, callback=_print_all_help, help="Show all options."
 )
 start_option = click.option(
     "--start",
