@@ -23,8 +23,7 @@ def command(name: str, asked: ExperimentInfo) -> click.Command:
     """Return the command of an experiment. An experiment with parts gets the option ``--part``."""
 
     def function(part: str = "all", **given: Any) -> None:
-        engine = {key: given.pop(key) for key in ("jobs", "engine", "address", "as_json")}
-        run_experiment_command(asked, part, given, **engine)
+        run_experiment_command(asked, part, given)
 
     taken = experiment_options(name, asked)(function)
     for option in reversed(asked.options):

@@ -252,7 +252,58 @@ def test_another_run_is_not_overwritten(done: Path, capsys: pytest.CaptureFixtur
     assert run_command_line([*SMALL, "--out", str(done), "--seed", "1"]) == 2
     assert "(seed differ)" in one_line(capsys)
     assert (done / "result.json").read_bytes() == before
-    assert run_command_line([*SMALL, "--out", str(done), "--quiet"]) == 0, "the same run again is no loss"
+
+
+def test_a_finished_run_is_not_repeated(done: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = shutil.copytree(done, tmp_path / "run")
+    before = (folder / "result.json").stat().st_mtime_ns
+    line = [*SMALL, "-o", str(folder), "-q"]
+    assert run_command_line(line) == 0
+    shown = capsys.readouterr()
+    assert shown.err == f"warning: {folder} already contains this finished run; --overwrite runs it again\n"
+    assert shown.out.startswith("Certified: ")
+    assert (folder / "result.json").stat().st_mtime_ns == before
+    assert run_command_line([*line, "--record"]) == 0, "the steps are not in the folder"
+    assert run_command_line([*line, "--overwrite"]) == 0
+    assert capsys.readouterr().err == ""
+    assert (folder / "result.json").stat().st_mtime_ns != before
+
+
+def test_a_finished_run_with_a_file_is_repeated(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "rule.py").write_text("def rule(known):\n    return known.E\n")
+    line = [*SMALL, "--goal-rule", f"{tmp_path}/rule.py:rule", "-o", str(tmp_path / "run"), "-q"]
+    assert [run_command_line(line), run_command_line(line)] == [0, 0]
+    assert capsys.readouterr().err == "", "the file may have changed"
+
+
+@pytest.mark.parametrize("width", [10, 30, 80, 200])
+def test_show(width: int, done: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setenv("COLUMNS", str(width))
+    assert run_command_line(["show", str(done)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= width
+    assert lines[-1] == "│ radius 6"
+    if width >= 80:
+        rows = [line for line in lines if line.startswith("(")]
+        assert len(rows) == len(load_result(done).goals)
+        assert rows[0].startswith("(0, 0)  0.00 to 0.00  ━ ")
+        assert all("│" in row for row in rows)
+        lowers = [float(row.split()[2]) for row in rows]
+        assert lowers == sorted(lowers)
+
+
+def test_show_opens_the_report(
+    done: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    opened: list[str] = []
+    monkeypatch.setattr("webbrowser.open", opened.append)
+    assert run_command_line(["show", str(done), "--open", "--top", "2"]) == 0
+    assert opened == [(done / "report.html").as_uri()]
+    assert "7 more: adagoal show" in capsys.readouterr().out
+    folder = shutil.copytree(done, tmp_path / "run")
+    (folder / "report.html").unlink()
+    assert run_command_line(["show", str(folder), "--open"]) == 2
+    assert f"{folder}/report.html does not exist; adagoal report {folder} writes it" in one_line(capsys)
 
 
 def test_finished_run(done: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -346,9 +397,25 @@ def test_no_place_for_compiled_code(monkeypatch: pytest.MonkeyPatch, capsys: pyt
     assert "NUMBA_CACHE_DIR" in one_line(capsys)
 
 
-def test_unknown_command(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run_command_line(["explroe"]) == 2
-    assert "explroe" in one_line(capsys)
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("explroe", "unknown command 'explroe'. Did you mean 'explore'?"),
+        ("fly", "unknown command 'fly'; adagoal --help lists the commands"),
+        (
+            "explore chain --radius 3 --method certifed",
+            "--method: unknown method 'certifed'. Did you mean 'certified'?",
+        ),
+        (
+            "explore chain --radius 3 --goal-rule adagaol",
+            "--goal-rule: unknown rule 'adagaol'. Did you mean 'adagoal'?",
+        ),
+    ],
+)
+def test_misspelt_names(line: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = ["-o", str(tmp_path)] if "explore" in line else []
+    assert run_command_line([*line.split(), *out]) == 2
+    assert one_line(capsys) == f"error: {message}\n"
 
 
 def test_envs(capsys: pytest.CaptureFixture[str]) -> None:
@@ -401,7 +468,6 @@ def test_the_default_folder_tells_runs_apart(
     folders.add("chain-radius-3-epsilon-2-n_states-4-goal-states-1-2")
     assert {path.name for path in (tmp_path / "runs").iterdir()} == folders
     assert "report: runs/chain-radius-4-epsilon-2/report.html\n" in capsys.readouterr().out
-    assert run_command_line([*line, "--radius", "4"]) == 0, "the same run once more"
 
 
 @pytest.mark.parametrize(

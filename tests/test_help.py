@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterable
 
+import click
 import pytest
 
 import adagoal
 from adagoal.cli.compare_command import load_experiments
-from adagoal.cli.main import COMMANDS, run_command_line
+from adagoal.cli.main import COMMANDS, cli, run_command_line
 from experiments import constants, figure2, price
 from experiments.__main__ import run as run_experiment
 from experiments.catalogue import CATALOGUE
 
 
 def test_as_a_module() -> None:
-    done = subprocess.run([sys.executable, "-m", "adagoal", "--version"], capture_output=True, text=True, check=True)
+    done = subprocess.run([sys.executable, "-m", "adagoal", "-V"], capture_output=True, text=True, check=True)
     assert done.stdout.startswith("adagoal, version")
 
 
@@ -64,6 +66,21 @@ def test_groups_without_a_command_show_their_help(
 
 def test_public_names_are_shown() -> None:
     assert set(adagoal.__all__) <= set(dir(adagoal)), "what an interactive shell completes"
+
+
+def test_options_are_shown_in_groups(capsys: pytest.CaptureFixture[str]) -> None:
+    shown = {}
+    for line in ("explore --help", "train --help", "train --help-all"):
+        assert run_command_line(line.split()) == 0
+        shown[line] = capsys.readouterr().out
+    headings = re.findall(r"^(\w+):$", shown["explore --help"], re.MULTILINE)
+    assert headings == ["Problem", "Goals", "Environment", "Execution", "Output"]
+    assert len(re.findall("^  -", shown["train --help"], re.MULTILINE)) < 20
+    for command, line in (("explore", "explore --help"), ("train", "train --help-all")):
+        found = cli.get_command(click.Context(cli), command)
+        assert found is not None
+        for option in (parameter for parameter in found.params if isinstance(parameter, click.Option)):
+            assert f"{option.opts[0]} " in shown[line]
 
 
 def test_words_are_shown_as_they_are_typed(capsys: pytest.CaptureFixture[str]) -> None:

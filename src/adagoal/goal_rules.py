@@ -22,6 +22,7 @@ from typing import NamedTuple, TypeVar, cast
 import numpy as np
 
 from adagoal.core import user_code
+from adagoal.core.argument_checks import suggest_name
 from adagoal.core.errors import EnvironmentFailure, InputError
 from adagoal.core.types import Bools, Floats
 from adagoal.core.user_code import USER_CODE_SECTION, is_file_spec, load_from_file
@@ -244,8 +245,9 @@ def resolve_rule(spec: str | GoalRule) -> GoalRule:
     group = user_code.PluginGroup.GOAL_RULES
     function = BUILTIN_RULES.get(name) or user_code.load_plugin(group, name, "goal_rule")
     if function is None:
-        known = ", ".join([*BUILTIN_RULES, *user_code.list_plugin_names(group)])
-        raise InputError(f"unknown rule {name!r}; choose one of {known} or FILE.py:FUNCTION", name="goal_rule")
+        known = [*BUILTIN_RULES, *user_code.list_plugin_names(group)]
+        hint = suggest_name(name, known, f"choose one of {', '.join(known)} or FILE.py:FUNCTION")
+        raise InputError(f"unknown rule {name!r}{hint}", name="goal_rule")
     if not callable(function):
         raise InputError(f"{name!r} of an installed package is not a function", name="goal_rule")
     return functools.partial(function, **_parse_rule_options(name, function, options)) if options else function

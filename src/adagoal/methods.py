@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 from adagoal.certified.explorer import CertifiedExplorer
 from adagoal.certified.reset import RESET_DELTA_SHARE, ExactResetEstimates, UncertainReset
 from adagoal.core import user_code
+from adagoal.core.argument_checks import suggest_name
 from adagoal.core.environment import TabularEnv
 from adagoal.core.errors import InputError, Status
 from adagoal.core.exploration_run import ExplorationRun, GoalEstimates, PlanningEstimates, RunObserver
@@ -185,8 +186,9 @@ def find_method(name: str) -> Method:
         return METHODS[name]
     plugin = user_code.load_plugin(user_code.PluginGroup.METHODS, name, "method") if isinstance(name, str) else None
     if plugin is None:
-        known = ", ".join([*METHODS, *user_code.list_plugin_names(user_code.PluginGroup.METHODS)])
-        raise InputError(f"unknown method {name!r}; choose one of {known}", "method")
+        known = [*METHODS, *user_code.list_plugin_names(user_code.PluginGroup.METHODS)]
+        hint = suggest_name(name, known, f"choose one of {', '.join(known)}")
+        raise InputError(f"unknown method {name!r}{hint}", "method")
     if not isinstance(plugin, Method):
         raise InputError(f"{name!r} of an installed package is not an adagoal.methods.Method", "method")
     return plugin

@@ -12,8 +12,9 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
-from small import SETTINGS, TINY, rollout_worker, words
+from small import CONFIG, SETTINGS, TINY, rollout_worker, words
 
+import adagoal
 from adagoal.cli.main import run_command_line
 from adagoal.core.errors import EnvironmentFailure, InputError
 from adagoal.deep.config import Config
@@ -218,3 +219,12 @@ def test_figure2_is_drawn_from_the_documented_data(tmp_path: Path, capsys: pytes
     }
     assert best == {"push-10": "AdaGoal", "pick-5": "AdaGoal"}
     assert (tmp_path / "figure2.png").stat().st_size > 10_000
+
+
+def test_show_draws_the_tests_of_training(finished: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_command_line(["show", str(finished)]) == 0
+    title, *bars, mark = capsys.readouterr().out.splitlines()
+    assert title == f"done: {CONFIG.env}, goal rule {CONFIG.goal_rule}, seed {CONFIG.seed}"
+    assert mark == "│ all test goals reached"
+    curve = adagoal.load(finished).curve()
+    assert [bar.split()[:3] for bar in bars] == [[f"{p['steps']:,}", "steps", f"{p['success']:.2f}"] for p in curve]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -15,9 +16,10 @@ from adagoal import goal_rules, parallel
 from adagoal.core import transition_data
 from adagoal.core.argument_checks import check_folder_path
 from adagoal.core.environment import TabularEnv
-from adagoal.core.errors import OBJECT_ENV_PREFIX, InputError
+from adagoal.core.errors import OBJECT_ENV_PREFIX, InputError, RunWarning
 from adagoal.core.exploration_run import RunObserver
 from adagoal.core.goal_space import StoredLabeler
+from adagoal.core.user_code import is_file_spec
 from adagoal.envs import env_factory, model_sources, registry
 from adagoal.envs.gym_adapter import GymAdapter, StartSeed
 from adagoal.envs.model import TabularMDP
@@ -135,9 +137,12 @@ def explore(
             if out_path is None:
                 return session.run_to_end(None, observer)
             with open_locked_folder(out_path, RunKind.EXPLORATION) as folder:
-                if not overwrite:
-                    _refuse_to_lose_run(folder, session, callable(goal_rule))
-                # Also for a finished run with these settings: it stays until the first save of this one.
+                saved = None if overwrite else _find_same_run(folder, session, callable(goal_rule))
+                # The steps of a run are not part of its settings, so a run that records them is always played.
+                if saved is not None and not record:
+                    text = f"{folder.path} already contains this finished run; overwrite=True runs it again"
+                    warnings.warn(text, RunWarning, stacklevel=2)
+                    return saved
                 folder.start_new_run()
                 return session.run_to_end(folder, observer)
 
@@ -164,13 +169,14 @@ def _open_env(
                 made.close()
 
 
-def _refuse_to_lose_run(folder: RunFolder, session: ExplorationSession, own_rule: bool) -> None:
-    """Refuse a folder with another or an unfinished run. A finished run with the same settings may be repeated.
+def _find_same_run(folder: RunFolder, session: ExplorationSession, own_rule: bool) -> Result | None:
+    """Return the result in a folder if it is a finished run with the same settings; refuse to lose any other run.
 
-    Objects and functions cannot be compared with those of last time, so a finished run with some is refused too.
+    Objects and functions cannot be compared with those of last time, so a finished run with some is refused. Files and
+    modules that the user names may have changed since, so a finished run with some may be repeated: None.
     """
     if folder.saved_run is None:
-        return
+        return None
     setting, model = session.setting, model_sources.find_user_model(session.run.env)
     if not refuse_different_run(folder.saved_run, setting, model):
         command = f"adagoal resume {quote(str(folder.path))}"
@@ -183,6 +189,12 @@ def _refuse_to_lose_run(folder: RunFolder, session: ExplorationSession, own_rule
     if names := [name for name, given in incomparable.items() if given]:
         text = f"{folder.path} holds a finished run with {names[0]}, perhaps another one; give another folder"
         raise InputError(f"{text}, or overwrite it", "out")
+    names_file = "path" in setting.env_args or is_file_spec(setting.goal_rule) or "file" in (setting.goal_sets or ())
+    # a model was compared above, whatever its name
+    names_module = model is None and ":" in setting.env
+    result = None if names_file or names_module else load_result(folder.path)
+    # a smaller budget would have ended the run earlier
+    return result if result is not None and result.steps <= (setting.budget or result.steps) else None
 
 
 def resume_exploration(

@@ -20,7 +20,8 @@ from adagoal.core.errors import ExitCode, InputError
 from adagoal.settings.exploration import ComparisonOptions, ExecutionOptions, ExplorationSettings
 from adagoal.settings.fields import declared_settings
 
-if TYPE_CHECKING:  # imported in functions, because --help should not wait for it
+# imported in functions, because --help should not wait for it
+if TYPE_CHECKING:
     from adagoal.compare.experiment_runner import ExperimentProgress
 
 RESUME_HELP = "Finished runs are saved as files in the folder; after Ctrl-C, the same command continues."
@@ -32,15 +33,15 @@ COMPARE_INFO = ExperimentInfo(
 def experiment_options(name: str, info: ExperimentInfo) -> options.Decorator:
     """Return a decorator that adds the options of all experiments; see :func:`run_experiment_command`."""
     declared = declared_settings(ComparisonOptions)
-    jobs = (
-        declared["jobs"]
-        if info.jobs is None
-        else replace(declared["jobs"], default_text=f"{info.jobs}; ray: all cores")
-    )
+    jobs = declared["jobs"]
+    if info.jobs is not None:
+        jobs = replace(jobs, default_text=f"{info.jobs}; ray: all cores")
     shared: list[options.Decorator] = [
         options.setting_option(jobs),
         setting_options(ExecutionOptions, "engine", "address"),
-        click.option("--out", type=options.FOLDER, default=Path("runs") / name, show_default=True, help="Folder."),
+        click.option(
+            "--out", "-o", type=options.FOLDER, default=Path("runs") / name, show_default=True, help="Folder."
+        ),
         options.json_option,
         options.quiet_option,
     ]
@@ -56,33 +57,27 @@ def experiment_options(name: str, info: ExperimentInfo) -> options.Decorator:
     return decorate
 
 
-def run_experiment_command(
-    info: ExperimentInfo,
-    part: str,
-    given: dict[str, Any],
-    *,
-    jobs: int | None,
-    engine: str,
-    address: str | None,
-    as_json: bool,
-) -> None:
-    """Run an experiment, or one or all of its parts, and print the tables."""
+def run_experiment_command(info: ExperimentInfo, part: str, given: dict[str, Any]) -> None:
+    """Run an experiment, or one or all of its parts, and print the tables; ``given`` are the values of its options."""
     from adagoal.compare import experiment_runner
 
+    # where and how it runs changes no number, so the experiment does not get these options
+    jobs, engine, address, as_json = (given.pop(name) for name in ("jobs", "engine", "address", "as_json"))
     parts = {name: experiment for name, experiment in load_experiments(info).items() if part in ("all", name)}
     display = experiment_runner.ExperimentProgress(given["quiet"])
+    # the experiment's own number is for one machine; a cluster has its own number of cores
     default_jobs = info.jobs if engine == "local" else None
     reports = {}
-    with contextlib.closing(
-        parallel.make_engine(engine, jobs or default_jobs, address, display.print_line)
-    ) as opened_engine:
+    opened_engine = parallel.make_engine(engine, jobs or default_jobs, address, display.print_line)
+    with contextlib.closing(opened_engine):
         for name, experiment in parts.items():
             try:
                 report = reports[name] = experiment_runner.run_experiment(
                     experiment, experiment.fill_in_defaults(**given), opened_engine, display
                 )
             except KeyboardInterrupt:
-                if not any(given["out"].glob("*")):  # neither a finished run nor a checkpoint
+                # without a finished run or a checkpoint there is nothing to continue
+                if not any(given["out"].glob("*")):
                     raise
                 _exit_unfinished("interrupted", display, given["out"])
             except parallel.WorkerLost as error:
@@ -120,21 +115,9 @@ def _exit_unfinished(reason: str, display: ExperimentProgress, out: Path) -> NoR
     "--epsilon", type=options.NUMBERS, default="1", show_default=True, help="Accuracy: one number, or one for each ENV."
 )
 @setting_options(ExplorationSettings, "delta")
-@click.option(
-    "--methods",
-    type=options.NAMES,
-    default="certified",
-    show_default=True,
-    help="Methods: NAME or NAME:KEY=VALUE, with commas between them.",
-)
+@click.option("--methods", type=options.NAMES, default="certified", show_default=True, help="NAME or NAME:KEY=VALUE.")
 @options.constants_option
-@click.option(
-    "--goal-rules",
-    type=options.NAMES,
-    default="adagoal,unigoal",
-    show_default=True,
-    help="Goal rules as in explore, with commas between them.",
-)
+@click.option("--goal-rules", type=options.NAMES, default="adagoal,unigoal", show_default=True, help="As in explore.")
 @setting_options(ExplorationSettings, "budget", default=10**7, help="Steps after which a run ends.  [default: 1e7]")
 @setting_options(ExplorationSettings, "env_args")
 @options.goal_options
@@ -144,12 +127,9 @@ def compare(
     radius: tuple[float, ...],
     epsilon: tuple[float, ...],
     env_args: dict[str, Any],
-    jobs: int | None,
-    engine: str,
-    address: str | None,
-    as_json: bool,
     **given: Any,
 ) -> None:
+    # the mapping below would drop the first of two equal names
     for env in worlds:
         if worlds.count(env) > 1:
             raise InputError(f"ENV: {env} is given {worlds.count(env)} times; give each environment once")
@@ -161,7 +141,7 @@ def compare(
     with options.take_goals_argument(given), options.rename_in_errors(env="ENV", worlds="ENV", goal_rule="goal_rules"):
         given["common"] = {name: given.pop(name) for name in ("delta", "constants", "budget", "goals")}
         given["common"]["seed"] = given["seed"]
-        run_experiment_command(COMPARE_INFO, "all", given, jobs=jobs, engine=engine, address=address, as_json=as_json)
+        run_experiment_command(COMPARE_INFO, "all", given)
 
 
 def _one_per_env(name: str, numbers: tuple[float, ...], worlds: tuple[str, ...]) -> tuple[float, ...]:

@@ -1,13 +1,18 @@
-"""``adagoal watch``, ``export`` and ``check``, and the live report of ``explore --live``."""
+"""``adagoal show``, ``watch``, ``export`` and ``check``, and the live report of ``explore --live``."""
 
 from __future__ import annotations
 
 import contextlib
 import json
+import math
+import shutil
+import sys
 import threading
 import time
-from collections.abc import Iterator
+import webbrowser
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -15,11 +20,92 @@ import click
 from adagoal.cli import options
 from adagoal.cli.main import parameter_spelling
 from adagoal.cli.options import setting_options
+from adagoal.core.errors import InputError, Status
+from adagoal.runs.folder_reader import find_saved_run, is_training_folder, no_run, read_saved_run
 from adagoal.settings.exploration import ExecutionOptions, ExplorationSettings
 
 if TYPE_CHECKING:
     from adagoal.core.exploration_run import ExplorationRun, RunObserver
     from adagoal.report.live_server import ReportSource
+
+
+@click.command(epilog="Example: adagoal show runs/two-room --top 50")
+@options.run_argument
+@click.option("--top", type=click.IntRange(1), default=30, show_default=True, help="Number of goals, nearest first.")
+@click.option("--open", "open_page", is_flag=True, help="Open report.html in the browser.")
+def show(folder: Path, top: int, open_page: bool) -> None:
+    """Show the goals of the run in DIR as bars, from the lower to the upper bound on their distance.
+
+    For training runs, show the success in every test.
+    """
+    # a pipe has no width; 80 columns suit a file or a pager
+    width = shutil.get_terminal_size((80, 24)).columns
+    lines = _training_lines(folder, width) if is_training_folder(folder) else _exploration_lines(folder, top, width)
+    for line in lines:
+        click.echo(line)
+    if open_page:
+        page = folder / "report.html"
+        if not page.is_file():
+            raise InputError(f"{page} does not exist; adagoal report {quote(str(folder))} writes it")
+        webbrowser.open(page.absolute().as_uri())
+
+
+def _exploration_lines(folder: Path, top: int, width: int) -> Iterator[str]:
+    from adagoal.runs.result import load_result
+    from adagoal.runs.result_text import make_headline
+
+    result = load_result(folder)
+    yield click.wrap_text(str(make_headline(result)), width)
+    # the intervals of a void run mean nothing
+    rows = [row for row in result.table() if row["within"] and result.status is not Status.VOID]
+    rows.sort(key=lambda row: (row["lower"], row["goal"]))
+    bars = []
+    for row in rows[:top]:
+        lower, upper = row["lower"], row["upper"]
+        numbers = f"{lower:.2f} to {upper:.2f}" if math.isfinite(upper) else f"{lower:.2f} or more"
+        bars.append((row["label"], numbers + " open" * row["open"], lower, upper))
+    yield from _draw_bars(bars, width, result.radius, f"radius {result.radius:g}")
+    if len(rows) > top:
+        yield click.wrap_text(f"{len(rows) - top} more: adagoal show {quote(str(folder))} --top {len(rows)}", width)
+
+
+def _training_lines(folder: Path, width: int) -> Iterator[str]:
+    from adagoal.runs.training_files import read_training_record
+
+    record = read_saved_run(folder, read_training_record)
+    for config, curve in zip(record.configs, record.learning_curves, strict=True):
+        title = f"{record.data['status']}: {config.env}, goal rule {config.goal_rule}, seed {config.seed}"
+        yield click.wrap_text(title, width)
+        # at most ten tests, evenly spaced, and always the last one
+        points = curve[::-1][:: math.ceil(len(curve) / 10)][::-1]
+        bars = [(f"{p['steps']:,} steps", f"{p['success']:.2f}", 0.0, p["success"]) for p in points]
+        yield from _draw_bars(bars, width, 1.0, "all test goals reached")
+
+
+def _draw_bars(rows: Sequence[tuple[str, str, float, float]], width: int, mark: float, mark_text: str) -> Iterator[str]:
+    """Draw (label, numbers, lower, upper) as one line each, at most ``width`` columns wide, with a line at ``mark``."""
+    from rich.cells import cell_len, set_cell_size
+
+    # an old Windows console or a pipe may have an encoding without lines
+    solid, dashed, line = "━┄│" if "utf" in (sys.stdout.encoding or "").lower() else "=-|"
+    longest = max([mark, *(upper for *_, upper in rows if math.isfinite(upper))])
+    # cells, not characters: a label may have wide characters
+    label_width = min(max((cell_len(label) for label, *_ in rows), default=0), width // 3)
+    number_width = max((len(numbers) for _, numbers, *_ in rows), default=0)
+    columns = max(width - label_width - number_width - 4, 1)
+
+    def column(value: float) -> int:
+        # min, because round(inf) raises
+        return round(min(value / longest, 1.0) * (columns - 1))
+
+    for label, numbers, lower, upper in rows:
+        shade = solid if math.isfinite(upper) else dashed
+        bar = (" " * column(lower) + shade * (column(upper) - column(lower) + 1)).ljust(columns)
+        bar = bar[: column(mark)] + line + bar[column(mark) + 1 :]
+        text = f"{set_cell_size(label, label_width)}  {numbers:>{number_width}}  {bar}".rstrip()
+        yield set_cell_size(text, min(cell_len(text), width))
+    if rows:
+        yield click.wrap_text(f"{line} {mark_text}", width)
 
 
 @click.command(epilog="Example: adagoal watch runs/two-room")
@@ -42,9 +128,8 @@ def watch(folder: Path, port: int, env: str | None, trust: bool) -> None:
 
 
 def _find_page_source(folder: Path, env: str | None, trust: bool) -> ReportSource:
-    from adagoal.runs.folder_reader import find_saved_run, no_run, require_run_folder
-
-    folder = require_run_folder(folder)
+    # absolute: the page reads the folder later, and an environment may change the current folder
+    folder = folder.absolute()
     saved = find_saved_run(folder)
     if saved is not None and saved.kind == "training":
         from adagoal.report.training_page import TrainingFolderSource
@@ -75,7 +160,6 @@ class LivePublisher:
 
     def __call__(self, run: ExplorationRun) -> bool | None:
         """Publish an interim result if one is due; the loop calls this after every rollout."""
-        from adagoal.core.errors import Status
         from adagoal.report import StateMetadata
         from adagoal.runs.exploration_session import build_result
 
@@ -106,7 +190,7 @@ def observe_with_live_page(live: bool, folder: Path, inner: RunObserver) -> Iter
 @click.command(epilog="Example: adagoal export runs/two-room --format drn")
 @click.argument("run", metavar="DIR", type=click.Path(path_type=Path))
 @click.option("--format", default="drn", show_default=True, metavar="drn|umb|csv", help="Format of the files.")
-@click.option("--out", type=options.FOLDER, help="Folder of the files.  [default: DIR/export]")
+@click.option("--out", "-o", type=options.FOLDER, help="Folder of the files.  [default: DIR/export]")
 @options.env_override_option
 @options.trust_option
 def export(run: Path, format: str, out: Path | None, env: str | None, trust: bool) -> None:

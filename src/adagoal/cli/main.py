@@ -34,6 +34,7 @@ class OrderedGroup(click.Group):
         except InputError as error:
             command = self.get_command(ctx, ctx.invoked_subcommand or "")
             options = {parameter.name: parameter for parameter in command.params} if command is not None else {}
+            # an argument that only Python has keeps its name
             if error.name not in options:
                 raise
             raise InputError(error.reason, parameter_spelling(options[error.name])) from error
@@ -50,6 +51,18 @@ class LazyGroup(OrderedGroup):
         """Return the names of the commands."""
         return list(self.lazy)
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Return the called command; suggest the most similar one if its name is unknown."""
+        # a word with a dash is an unknown option, which click reports better
+        if args[0] not in self.lazy and not args[0].startswith("-"):
+            from adagoal.core.argument_checks import suggest_name
+
+            hint = suggest_name(args[0], self.lazy, f"{ctx.command_path} --help lists the commands")
+            raise InputError(f"unknown command {args[0]!r}{hint}")
+        return super().resolve_command(ctx, args)
+
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Import the command."""
         if cmd_name not in self.lazy:
@@ -63,11 +76,13 @@ class LazyGroup(OrderedGroup):
         try:
             return super().invoke(ctx)
         except ImportError as error:
+            # an import that fails within adagoal is our bug, and keeps its traceback
             if not error.name or error.name.startswith("adagoal"):
                 raise
             what = f"{ctx.command_path} {ctx.invoked_subcommand}"
             raise InputError(f"{what} needs the package {error.name}, which is not installed") from None
         except RuntimeError as error:
+            # Numba has no exception type of its own for this, only its text
             if "cannot cache function" not in str(error):
                 raise
             raise InputError("no writable folder for compiled code; set NUMBA_CACHE_DIR to one") from None
@@ -84,6 +99,7 @@ COMMANDS = {
     "audit": ("run_commands", "Check a run exactly against the known model."),
     "play": ("run_commands", "Play the policies of a run, and compare measured steps with their certificates."),
     "report": ("run_commands", "Write report.html and its figures again."),
+    "show": ("inspection_commands", "Show the goals of a run as bars in the terminal."),
     "watch": ("inspection_commands", "Serve a live report of a run for the browser."),
     "export": ("inspection_commands", "Export certificates as CSV, or models for model checkers."),
     "compare": ("compare_command", "Compare methods and goal rules over several seeds."),
@@ -102,7 +118,7 @@ COMMANDS = {
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
     epilog="Example: adagoal explore two-room --radius 40 --epsilon 1 --delta 0.1 --seed 0",
 )
-@click.version_option(package_name="adagoal")
+@click.version_option(None, "-V", "--version", package_name="adagoal")
 @click.pass_context
 def cli(ctx: click.Context) -> None:
     """Which goals can an agent reach within a radius, how, and when has it learnt enough to stop?"""
@@ -113,6 +129,7 @@ def cli(ctx: click.Context) -> None:
 def parameter_spelling(parameter: click.Parameter) -> str:
     """Return a parameter as a user types it."""
     is_option = isinstance(parameter, click.Option)
+    # the first name of an option is the long one (see setting_option)
     return parameter.opts[0] if is_option else str(parameter.metavar or parameter.name).upper()
 
 
@@ -146,10 +163,12 @@ class BrokenPipeGuard:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line of this process and exit with its code."""
-    safe_imports.ignore_local_files()  # libraries that read files of the current folder would execute a stranger's code
+    # first of all: libraries that read files of the current folder would execute a stranger's code
+    safe_imports.ignore_local_files()
     _raise_on_os_exit()
     sys.stdout = cast(TextIO, BrokenPipeGuard(sys.stdout))
     code = run_command_line(arguments)
+    # here, not at exit: the guard handles a reader that has gone away
     sys.stdout.flush()
     sys.exit(code)
 
@@ -157,16 +176,18 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def _raise_on_os_exit() -> None:
     """Make ``os._exit`` raise, so that adagoal saves a run whose environment calls it, and reports a failure.
 
-    Forked processes end as usual. A thread cannot raise in the main thread, so it ends the process with a failure.
+    Forked processes end as usual.
     """
     exit_process, main_process = os._exit, os.getpid()
 
     def raise_exit(status: int) -> NoReturn:
         text = f"os._exit({status})"
+        # multiprocessing ends its forked processes in this way
         if os.getpid() != main_process:
             exit_process(status)
         if threading.current_thread() is threading.main_thread():
             raise SystemExit(text)
+        # a thread cannot raise in the main thread; exit code 0 would look like a finished run
         print(f"error: a thread of the environment called {text}", file=sys.stderr, flush=True)
         exit_process(status or 1)
 
@@ -194,12 +215,13 @@ def run_command_line(
     except (KeyboardInterrupt, click.Abort):
         click.echo("interrupted", err=True)
         return errors.ExitCode.INTERRUPTED
+    # a full disk or missing permissions are no bugs of ours, so they get no traceback
     except OSError as error:
         text = f"{error.filename}: {error.strerror}" if error.filename is not None else str(error)
-        return _print_error(_append_notes(text, error))
+        return _print_error(text, error)
     except MemoryError as error:
         text = f"not enough memory for a problem of this size ({str(error) or 'allocation failed'})"
-        return _print_error(_append_notes(text, error))
+        return _print_error(text, error)
     return code if isinstance(code, int) else 0
 
 
@@ -208,20 +230,17 @@ def _make_warning_printer(usual: Callable[..., None]) -> Callable[..., None]:
 
     def show(message: Warning | str, category: type[Warning], *where: Any) -> None:
         if issubclass(category, RunWarning):
-            click.echo(f"warning: {message}", err=True)
+            # the library spells arguments as Python does
+            click.echo(f"warning: {message}".replace("overwrite=True", "--overwrite"), err=True)
         else:
             usual(message, category, *where)
 
     return show
 
 
-def _append_notes(text: str, error: BaseException) -> str:
-    """Append the notes of an exception, such as where the results so far are saved."""
-    return "; ".join([text, *getattr(error, "__notes__", ())])
-
-
-def _print_error(message: str, most: int = 1000) -> int:
-    """Print at most ``most`` characters, because a message may quote what the user typed."""
-    text = " ".join(message.split())
+def _print_error(message: str, error: BaseException | None = None, most: int = 1000) -> int:
+    # the notes of an exception say where the results so far are saved
+    text = " ".join("; ".join([message, *getattr(error, "__notes__", ())]).split())
+    # a message may quote what the user typed, which may be long
     click.echo(f"error: {text if len(text) <= most else text[:most] + ' ...'}", err=True)
     return errors.ExitCode.BAD_INPUT

@@ -19,33 +19,73 @@ import click
 from adagoal.core.argument_checks import parse_key_value
 from adagoal.core.errors import InputError
 from adagoal.core.user_code import is_file_spec
+from adagoal.runs.folder_reader import require_run_folder
 from adagoal.settings.fields import SettingInfo, check_value, declared_settings
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 _Value = TypeVar("_Value")
 
 
+class GroupedCommand(click.Command):
+    """Command whose help lists options under headings; ``groups`` maps a heading to the names of its parameters.
+
+    Options without a group are shown by --help-all only.
+    """
+
+    def __init__(self, *args: Any, groups: Mapping[str, str], **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.groups = {heading: names.split() for heading, names in groups.items()}
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write one section for each group."""
+        options = [p for p in self.get_params(ctx) if isinstance(p, click.Option)]
+        # click adds the option --help itself, under a name that depends on click's version
+        records = {"help" if "--help" in p.opts else p.name: p.get_help_record(ctx) for p in options}
+        sections = {
+            heading: [record for name in names if (record := records.pop(name, None)) is not None]
+            for heading, names in self.groups.items()
+        }
+        if ctx.meta.get("help_all"):
+            sections["More settings"] = [record for record in records.values() if record is not None]
+        for heading, rows in sections.items():
+            with formatter.section(heading):
+                formatter.write_dl(rows)
+
+
+def _print_all_help(ctx: click.Context, param: click.Parameter, value: bool) -> None:
+    if value:
+        ctx.meta["help_all"] = True
+        click.echo(ctx.get_help())
+        ctx.exit()
+
+
 class ParsedParam(click.ParamType[_Value], Generic[_Value]):
     """Type of an option: ``parse`` raises a ValueError for text that is not ``expected``.
 
-    Errors are :class:`InputError`, not click's, so they have the same form as those of the Python functions.
+    If nothing is expected, such text is the value. Errors are :class:`InputError`, not click's, so they have the same
+    form as those of the Python functions.
     """
 
     def __init__(self, metavar: str, parse: Callable[[str], _Value], expected: str) -> None:
         self.name, self._parse, self._expected = metavar, parse, expected
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> _Value:
-        """Return the parsed value; values that are not text are defaults."""
+        """Return the parsed value."""
         name = None if param is None else param.name
+        # click also converts defaults, which are values already
         try:
             return self._parse(value) if isinstance(value, str) else value
         except InputError as error:
             raise InputError(error.reason, name) from None
         except (ValueError, OverflowError):
+            if not self._expected:
+                text: _Value = value
+                return text
             raise InputError(f"must be {self._expected}, got {value!r}", name) from None
 
 
 def _parse_integer(text: str) -> int:
+    # by way of float, because people write a million steps as 1e6
     number = float(text)
     if number != int(number):
         raise ValueError
@@ -69,26 +109,31 @@ def _parse_path(text: str) -> Path:
     return Path(text)
 
 
+def _parse_run_folder(text: str) -> Path:
+    require_run_folder(text)
+    # as typed, because commands print it
+    return Path(text)
+
+
 def parse_integers(text: str) -> tuple[int, ...]:
     """Parse whole numbers with commas between them."""
     return tuple(int(part) for part in text.split(","))
 
 
 INTEGER = ParsedParam("INTEGER", _parse_integer, "a whole number such as 500000 or 1e6")
-NUMBER = ParsedParam("NUMBER", float, "a number")
 NUMBERS = ParsedParam(
     "NUMBER[,NUMBER...]",
     lambda text: tuple(float(part) for part in text.split(",")),
     "one or more numbers with commas between them",
 )
 NAMES = ParsedParam("A,B,...", _parse_names, "one or more names with commas between them")
-KEY_VALUE = ParsedParam("KEY=VALUE", parse_key_value, "key=value")
 FOLDER = ParsedParam("FOLDER", _parse_path, "a folder")
 
 
 def _allow_local_module(env: str) -> str:
     """Let ``module:Id`` name a module in the current folder, if no installed module has this name."""
     module, colon, _ = env.partition(":")
+    # if the module is installed, nothing in the current folder becomes importable: it may be a stranger's folder
     try:
         installed = importlib.util.find_spec(module.partition(".")[0]) is not None
     except ValueError:  # an empty name, or a module without a specification
@@ -98,16 +143,14 @@ def _allow_local_module(env: str) -> str:
 
 
 def allow_local_imports(allowed: bool) -> bool:
-    """Make modules in the current folder importable; installed modules of the same name come first."""
+    """Make modules in the current folder importable."""
     if allowed and os.getcwd() not in sys.path:
+        # at the end: a file numpy.py in the current folder must not replace the package
         sys.path.append(os.getcwd())
     return allowed
 
 
 ENV = ParsedParam("ENV", _allow_local_module, "an environment")
-
-
-# Options from declarations.
 
 
 def setting_options(cls: type[Any], *names: str, prefix: str = "", **changes: Any) -> Decorator:
@@ -118,6 +161,7 @@ def setting_options(cls: type[Any], *names: str, prefix: str = "", **changes: An
     declared = declared_settings(cls)
 
     def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
+        # click lists the option of the outermost decorator first, which is the one applied last
         for name in reversed(names or tuple(declared)):
             info = replace(declared[name], help=prefix + declared[name].help)
             command = setting_option(info, **changes)(command)
@@ -135,41 +179,38 @@ def setting_option(info: SettingInfo, **changes: Any) -> Decorator:
     if kinds == [bool]:
         keywords["is_flag"] = True
     elif kinds == [dict]:
-        keywords |= {"type": KEY_VALUE, "multiple": True, "callback": _merge_pairs}
+        pair = ParsedParam("KEY=VALUE", parse_key_value, "key=value")
+        keywords |= {"type": pair, "multiple": True, "callback": _merge_pairs}
         keywords["help"] = f"{info.help.rstrip('.')}; repeatable."
     elif kinds == [tuple[str, ...]]:
         keywords |= {"type": click.Choice(list(info.choices)), "multiple": True}
     else:
-        keywords |= {"type": _param_type(info, kinds), "default": default, "callback": _make_check(info)}
+        keywords |= {
+            "type": _param_type(info, kinds),
+            "default": default,
+            # None is an option that was not typed, also if the setting itself does not accept None
+            "callback": lambda ctx, param, value: None if value is None else check_value(info, value),
+        }
         if info.default_text or default not in (None, "", float("inf")):
             keywords["help"] += f"  [default: {info.default_text or shown}]"
     if changes.get("required"):
         keywords |= {"help": info.help, "default": None}
-    return click.option(info.option or f"--{info.name.replace('_', '-')}", info.name, **(keywords | changes))
+    # the long name comes first, because messages use the first one
+    spellings = [info.option or f"--{info.name.replace('_', '-')}", *(["-o"] if info.name == "out" else [])]
+    return click.option(*spellings, info.name, **(keywords | changes))
 
 
 def _param_type(info: SettingInfo, kinds: list[Any]) -> click.ParamType[Any]:
     if str in kinds and len(kinds) > 1:
-        return ParsedParam("TEXT", _number_or_text(_parse_integer if int in kinds else float), "a number")
-    simple: dict[Any, click.ParamType[Any]] = {int: INTEGER, float: NUMBER, str: click.STRING, Path: FOLDER}
+        # a word such as auto stays text; the check of the setting says which words are accepted
+        return ParsedParam("TEXT", _parse_integer if int in kinds else float, "")
+    number = ParsedParam("NUMBER", float, "a number")
+    simple: dict[Any, click.ParamType[Any]] = {int: INTEGER, float: number, str: click.STRING, Path: FOLDER}
     return simple.get(kinds[0]) or ParsedParam("N,N,...", parse_integers, "whole numbers such as 256,256")
 
 
-def _number_or_text(parse: Callable[[str], float]) -> Callable[[str], float | str]:
-    def parse_if_number(text: str) -> float | str:
-        try:
-            return parse(text)
-        except ValueError:
-            return text  # the check of the setting says what is accepted
-
-    return parse_if_number
-
-
-def _make_check(info: SettingInfo) -> Callable[..., Any]:
-    return lambda ctx, param, value: None if value is None else check_value(info, value)
-
-
 def _merge_pairs(ctx: click.Context, param: click.Parameter, pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+    # dict() would keep the last value of a name without a word
     keys = [key for key, _ in pairs]
     for key in keys:
         if keys.count(key) > 1:
@@ -188,27 +229,32 @@ def default_run_folder(env: str, options: Mapping[str, Any]) -> Path:
         else:
             words += [name.replace("_", "-"), f"{value:g}" if isinstance(value, float) else str(value)]
     name = re.sub(r"[^A-Za-z0-9._-]+", "-", "-".join(words)).strip("-")
-    if len(name) > 100:  # file systems allow 255 bytes; the hash keeps long names different
+    # file systems allow 255 bytes; the hash keeps long names different
+    if len(name) > 100:
         name = f"{name[:100]}-{hashlib.sha256(name.encode()).hexdigest()[:8]}"
     return Path("runs") / name
 
 
-# Options of several commands that are no settings.
-
+# The options below are shared by several commands and are no settings.
 env_argument = click.argument("env", metavar="ENV", type=ENV)
-run_argument = click.argument("folder", metavar="DIR", type=click.Path(path_type=Path))
+run_argument = click.argument("folder", metavar="DIR", type=ParsedParam("DIR", _parse_run_folder, "a folder"))
 env_override_option = click.option(
     "--env", type=ENV, help="The environment, if the folder names code that is not installed (module:Id)."
 )
 trust_option = click.option(
     "--trust",
     is_flag=True,
+    # the code that a folder names may lie in the current folder
     callback=lambda ctx, param, value: allow_local_imports(value),
     help="Run the code that the folder names.",
 )
 seed_option = click.option("--seed", type=INTEGER, default=0, show_default=True, help="Random seed.")
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-quiet_option = click.option("--quiet", is_flag=True, help="Show no progress display.")
+quiet_option = click.option("--quiet", "-q", is_flag=True, help="Show no progress display.")
+# eager, so that it works although another option is wrong or missing
+help_all_option = click.option(
+    "--help-all", is_flag=True, is_eager=True, expose_value=False, callback=_print_all_help, help="Show all options."
+)
 start_option = click.option(
     "--start",
     type=click.Choice(["random"]),
@@ -222,8 +268,8 @@ constants_option = click.option(
 )
 
 
-# Goals: four options make the argument `goals` of Python.
-
+# Four options make the argument `goals` of Python. A shell has no types, so the option says whether 3 is a state, a
+# label or an entry of the observation.
 goal_labels_option = click.option(
     "--goal-label", "goal_labels", metavar="LABEL", multiple=True, help="A goal by its label; repeatable."
 )

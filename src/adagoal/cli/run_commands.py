@@ -18,9 +18,11 @@ from adagoal.core import errors
 from adagoal.core.argument_checks import parse_key_value
 from adagoal.core.errors import InputError
 from adagoal.core.user_code import stdout_to_stderr
+from adagoal.runs.folder_reader import is_training_folder
 from adagoal.settings.exploration import ExecutionOptions, ExplorationSettings
 
-if TYPE_CHECKING:  # commands import these in their functions, because --help should not wait for Numba
+# Commands import these in their functions, because --help should not wait for Numba.
+if TYPE_CHECKING:
     from adagoal.runs.progress_display import CostEstimate
     from adagoal.runs.result import Result
 
@@ -28,17 +30,23 @@ LONG_AUDIT_SIZE = 10**6
 """Goals times states above which an audit takes more than a few seconds, so it says so first."""
 
 
-@click.command(epilog="Example: adagoal explore two-room --radius 40 --epsilon 1 --delta 0.1 --seed 0 --out runs/rooms")
+@click.command(
+    cls=options.GroupedCommand,
+    groups={
+        "Problem": "radius epsilon delta method method_args constants seed budget",
+        "Goals": "goal_rule goal_states goal_labels goals_file goal_keys",
+        "Environment": "env_args model_constants start start_seed max_states step_timeout",
+        "Execution": "workers engine address estimate live",
+        "Output": "out overwrite record as_json quiet help",
+    },
+    epilog="Example: adagoal explore two-room --radius 40 --epsilon 1 --delta 0.1 --seed 0 --out runs/rooms",
+)
 @options.env_argument
 @setting_options(ExplorationSettings, "radius", required=True)
 @setting_options(ExplorationSettings, "epsilon", "delta", "method", "method_args")
 @options.constants_option
 @setting_options(ExplorationSettings, "goal_rule", "budget", "seed")
-@setting_options(
-    ExecutionOptions,
-    "out",
-    help="Folder of the run.  [default: runs/ENV-radius-L, with options that are not the default]",
-)
+@setting_options(ExecutionOptions, "out", help="Folder of the run.  [default: runs/ENV-radius-L-OPTION-VALUE...]")
 @setting_options(ExecutionOptions, "overwrite")
 @setting_options(ExplorationSettings, "env_args")
 @click.option(
@@ -86,7 +94,8 @@ def explore(
     with (
         options.rename_in_errors(**({"env_args": "model_constants"} if has_constants else {})),
         options.take_goals_argument(given),
-        stdout_to_stderr(),  # an environment may print, and standard output is for the result alone
+        # an environment may print, and standard output is for the result alone
+        stdout_to_stderr(),
         ExplorationProgress(given["budget"], quiet) as progress,
         observe_with_live_page(live, folder.absolute(), progress) as observer,
     ):
@@ -96,10 +105,8 @@ def explore(
 
 
 def _folder_options(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the radius, and the other settings that differ from their defaults: they name the default folder.
-
-    The budget is left out, because a larger one resumes the run in the folder.
-    """
+    """Return the radius, and the other settings that differ from their defaults: they name the default folder."""
+    # without the budget, because a run with a larger one continues in the same folder
     unnamed = {"env", "radius", "budget", *ExecutionOptions.__dataclass_fields__}
     defaults = {parameter.name: parameter.default for parameter in click.get_current_context().command.params}
     rest = {name: given[name] for name in given if name not in unnamed}
@@ -110,11 +117,7 @@ def _folder_options(given: Mapping[str, Any]) -> dict[str, Any]:
 
 @click.command(epilog="Example: adagoal resume runs/two-room --budget 1e7")
 @options.run_argument
-@setting_options(
-    ExplorationSettings,
-    "budget",
-    help="New limit on the steps, including those already taken.  [default: the old limit]",
-)
+@setting_options(ExplorationSettings, "budget", help="New limit on the steps of the whole run.  [default: the old one]")
 @options.env_override_option
 @click.option("--goal-rule", help="The goal rule, if the folder names a file (FILE.py:FUNCTION).")
 @click.option("--goals", help="The goals, if the folder names a file (FILE.py:NAME).")
@@ -124,7 +127,7 @@ def _folder_options(given: Mapping[str, Any]) -> dict[str, Any]:
 @options.quiet_option
 def resume(folder: Path, budget: int | None, as_json: bool, quiet: bool, **given: Any) -> None:
     """Resume the exploration or training run in DIR. The result is as if the run had never stopped."""
-    if _holds_training(folder):
+    if is_training_folder(folder):
         from adagoal.cli.training_commands import resume_training
 
         _refuse_for_training(
@@ -157,8 +160,9 @@ def audit(folder: Path, env: str | None, trust: bool, as_json: bool) -> None:
     Exit code 0: both hold, and so does every certificate; 1: something fails; 2: no exact model is known.
     """
     from adagoal.api import explore as api
+    from adagoal.runs.result import load_result
 
-    result = _load_exploration(folder)
+    result = load_result(folder)
     if not result.status.finished:
         click.echo("the run is not finished: its certificates must hold, C1 and C2 need not hold yet", err=True)
     if result.n_states * len(result.goals) >= LONG_AUDIT_SIZE:
@@ -188,7 +192,7 @@ def play(folder: Path, as_json: bool, **given: Any) -> None:
     do not overlap. All intervals hold together with probability 99%, for any number of episodes. For training
     runs this is adagoal evaluate.
     """
-    if _holds_training(folder):
+    if is_training_folder(folder):
         from adagoal.cli.training_commands import evaluate
 
         _refuse_for_training(**{name: given.pop(name) for name in ("goals", "goal_labels", "step_timeout")})
@@ -199,8 +203,9 @@ def play(folder: Path, as_json: bool, **given: Any) -> None:
     from rich.text import Text
 
     from adagoal.api.policy_trials import play as play_policies
+    from adagoal.runs.result import load_result
 
-    result = _load_exploration(folder)
+    result = load_result(folder)
     labelled = [_goal_by_label(result, label) for label in given.pop("goal_labels")]
     given["goals"] = [*(given["goals"] or ()), *labelled] or None
     with stdout_to_stderr():
@@ -240,15 +245,16 @@ def _goal_by_label(result: Result, label: str) -> int:
 @click.option("--png", is_flag=True, help="Also write the figures as PNG files.")
 def report(folder: Path, png: bool) -> None:
     """Write report.html in DIR, the folder of an exploration or training run, again."""
-    if _holds_training(folder):
+    if is_training_folder(folder):
         from adagoal.report.training_page import write_training_report
 
         click.echo(write_training_report(folder, png=png))
         return
     from adagoal.report import write_report
+    from adagoal.runs.result import load_result
 
     with stdout_to_stderr():
-        page = write_report(_load_exploration(folder), folder, png=png)
+        page = write_report(load_result(folder), folder, png=png)
     click.echo(page)
 
 
@@ -311,16 +317,3 @@ def _report_result(result: Result, folder: Path, as_json: bool, estimate: CostEs
             click.echo(f"resume with: {resume_command(result, folder)}")
     if result.status.exit_code:
         raise click.exceptions.Exit(result.status.exit_code)
-
-
-def _holds_training(folder: Path) -> bool:
-    from adagoal.runs.folder_reader import is_training_folder, require_run_folder
-
-    return is_training_folder(require_run_folder(folder))
-
-
-def _load_exploration(folder: Path) -> Result:
-    from adagoal.runs.folder_reader import require_run_folder
-    from adagoal.runs.result import load_result
-
-    return load_result(require_run_folder(folder))

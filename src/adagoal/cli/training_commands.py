@@ -35,7 +35,14 @@ test_goals_option = click.option(
 
 
 @click.command(
-    epilog="Example: adagoal train FetchPush-v4 --train-goals scale=10 --test-goals scale=1 --seed 0 --out runs/push"
+    cls=options.GroupedCommand,
+    groups={
+        "Problem": "recipe steps seed seeds until",
+        "Goals": "goal_rule radius train_goals test_goals",
+        "Execution": "workers minutes folder",
+        "Output": "out overwrite as_json quiet help help_all",
+    },
+    epilog="Example: adagoal train FetchPush-v4 --train-goals scale=10 --test-goals scale=1 --seed 0 --out runs/push",
 )
 @click.argument("env", metavar="[ENV]", required=False, type=options.ENV)
 @click.option(
@@ -43,14 +50,13 @@ test_goals_option = click.option(
     type=click.Choice([AUTO_RECIPE, *sorted(RECIPES)]),
     default=AUTO_RECIPE,
     show_default=True,
-    help="Named settings, which options override. auto: adagoal with a GPU, light without one. The defaults below are "
+    help="Named settings, which options override. auto: adagoal with a GPU, light without one. The other defaults are "
     "those of adagoal.",
 )
-@setting_options(Config, *config_names, default=None)  # an option that is not typed keeps the value of the recipe
+# None: an option that is not typed keeps the value of the recipe
+@setting_options(Config, *config_names, default=None)
 @setting_options(TrainingOptions)
-@setting_options(
-    ExecutionOptions, "out", help="Folder of the run.  [default: runs/ENV, with options that are not the default]"
-)
+@setting_options(ExecutionOptions, "out", help="Folder of the run.  [default: runs/ENV-OPTION-VALUE...]")
 @setting_options(ExecutionOptions, "overwrite", "step_timeout")
 @click.option("--resume", "folder", type=click.Path(path_type=Path, file_okay=False),
               help="Resume the run in this folder, as adagoal resume does.")  # fmt: skip
@@ -58,6 +64,7 @@ test_goals_option = click.option(
 @setting_options(ClaimSettings, *claim_names, prefix="With --until certified: ", default=None)
 @options.quiet_option
 @options.json_option
+@options.help_all_option
 def train(
     env: str | None,
     recipe: str,
@@ -76,11 +83,7 @@ def train(
     """
     given = {name: value for name, value in given.items() if value is not None}
     if folder is not None:
-        _refuse_settings_with_resume()
-        accepted = {name: given[name] for name in _accepted_with_resume() if name in given}
-        resume_training(
-            folder, as_json=as_json, quiet=quiet, env=env, trust=trust, budget=accepted.pop("steps", None), **accepted
-        )
+        resume_training(folder, as_json=as_json, quiet=quiet, env=env, trust=trust, **_take_resume_options(given))
         return
     if trust:
         raise InputError("works with --resume only; a new run may always import the code that you name", name="trust")
@@ -92,6 +95,7 @@ def train(
     require_deep_extra()
     from adagoal.runs.progress_display import TrainingProgress
 
+    # here, because the recipe auto imports JAX, which --help and the checks above need not wait for
     resolved = resolve_recipe(recipe)
     if out is None:
         out = options.default_run_folder(env, _folder_options(env, recipe, resolved, given))
@@ -109,18 +113,19 @@ def _folder_options(env: str, recipe: str, resolved: str, given: dict[str, Any])
     return named | {name: given[name] for name in ("until", *claim_names) if name in given}
 
 
-def _accepted_with_resume() -> set[str]:
-    """Return the options that a resumed run accepts; its folder stores the others."""
-    return {"steps", "goal_rule", "workers", "minutes", "checkpoint_every", "step_timeout", "tensorboard"}
-
-
-def _refuse_settings_with_resume() -> None:
+def _take_resume_options(given: dict[str, Any]) -> dict[str, Any]:
+    """Return the arguments of a resumed run; refuse options whose values its folder stores."""
+    accepted = {"steps", "goal_rule", "workers", "minutes", "checkpoint_every", "step_timeout", "tensorboard"}
     context = click.get_current_context()
     for parameter in context.command.params:
+        # options with a default always have a value, so only click knows which were typed
         typed = context.get_parameter_source(parameter.name or "") is ParameterSource.COMMANDLINE
-        if typed and parameter.name not in _accepted_with_resume() | {"folder", "env", "trust", "quiet", "as_json"}:
+        if typed and parameter.name not in accepted | {"folder", "env", "trust", "quiet", "as_json"}:
             text = "cannot be combined with --resume, which uses the settings of the folder; --steps is accepted"
             raise InputError(text, name=parameter.name)
+    taken = {name: given[name] for name in accepted if name in given}
+    budget = taken.pop("steps", None)
+    return {**taken, "budget": budget}
 
 
 def resume_training(folder: Path, *, as_json: bool, quiet: bool = False, **given: Any) -> None:
@@ -142,7 +147,7 @@ def report_training(trained: TrainResult, folder: Path, as_json: bool) -> None:
 
     history = trained.history
     if trained.certificate is not None:
-        save_certificate(trained.certificate, folder)
+        write_json(folder / "certificate.json", trained.certificate.to_dict())
     for note in trained.notes:
         click.echo(f"note: {note}", err=True)
     rows = [
@@ -181,6 +186,7 @@ def _write_training_report(trained: TrainResult, folder: Path) -> Path | None:
                 draw_certificate(trained.certificate, folder)
             page = report.write_training_report(folder, env=trained.history.configs[0].env)
         except InputError as error:
+            # hours of training must not look lost because a figure failed
             raise InputError(f"{error.reason}; the trained policy is saved in {folder}", error.name) from error
     return page
 
@@ -251,7 +257,8 @@ def certify(folder: Path, quiet: bool, as_json: bool, **given: Any) -> None:
 
     with stdout_to_stderr(), CertificationProgress(quiet) as display:
         certification = certify_policy(folder, observe=display, **given)
-    save_certificate(certification, folder)
+    # before the drawing, so that Ctrl-C during the drawing loses no certificate
+    write_json(folder / "certificate.json", certification.to_dict())
     if as_json:
         click.echo(json.dumps(certification.to_dict(), indent=1))
     else:
@@ -266,11 +273,6 @@ def certify(folder: Path, quiet: bool, as_json: bool, **given: Any) -> None:
         draw_certificate(certification, folder)
     if certification.status.exit_code:
         raise click.exceptions.Exit(certification.status.exit_code)
-
-
-def save_certificate(certification: Certification, folder: Path) -> None:
-    """Write the certificate into the folder of its training run."""
-    write_json(folder / "certificate.json", certification.to_dict())
 
 
 def draw_certificate(certification: Certification, folder: Path) -> None:

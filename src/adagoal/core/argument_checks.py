@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import difflib
 import math
 import os
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -82,6 +84,12 @@ def check_folder_path(name: str, value: Any) -> Path:
         reason = getattr(error, "strerror", None) or error
         raise InputError(f"{str(value)[:100]!r} cannot be the path of a run's folder ({reason})", name) from None
     return path
+
+
+def suggest_name(name: object, known: Iterable[str], otherwise: str) -> str:
+    """Return the end of a message about an unknown name: the most similar known name, or ``otherwise``."""
+    close = difflib.get_close_matches(str(name).lower(), known, n=1)
+    return f". Did you mean {close[0]!r}?" if close else f"; {otherwise}"
 
 
 def parse_key_value(text: str) -> tuple[str, Any]:
