@@ -108,11 +108,8 @@ class BayesianEstimates(EstimatesPerGoal):
 
     def _check_saved(self, arrays: dict[str, NDArray[Any]], facts: dict[str, Any], sizes: dict[str, int]) -> None:
         c, width = self.counts, sizes["W"] - 1
-        if (
-            not 1 <= width <= c.successor.shape[1]
-            or (arrays["_places"] > np.minimum(c.support, width)).any()
-            or (arrays["_drawn"] > c.n).any()
-        ):
+        too_many = (arrays["_places"] > np.minimum(c.support, width)).any() or (arrays["_drawn"] > c.n).any()
+        if not 1 <= width <= c.successor.shape[1] or too_many:
             raise ValueError("the draws do not fit the counts")
 
     def _solve_goal_block(self, wanted: Bools) -> None:
