@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import threading
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from adagoal.api import explore as api
 from adagoal.core.errors import InputError, Status
 from adagoal.core.file_io import FileContent, bytes_content, is_folder_locked, json_content, text_content
 from adagoal.report import exploration_panels
@@ -19,6 +19,9 @@ from adagoal.runs.result import Result, load_result, require_exploration
 from adagoal.runs.run_folder import open_locked_folder
 from adagoal.runs.state_metadata import STATE_METADATA_FILE, StateMetadata
 from adagoal.runs.stop_requests import request_stop
+
+if TYPE_CHECKING:
+    from adagoal.api.explore import EnvOverride
 
 
 def write_report(result: Result, folder: str | Path, states: StateMetadata | None = None, png: bool = False) -> Path:
@@ -97,7 +100,7 @@ class LiveRunSource(ExplorationReportSource):
 class RunFolderSource(ExplorationReportSource):
     """The run in a folder: its result or, during the run, the result that its last checkpoint gives."""
 
-    def __init__(self, folder: Path, env: api.EnvOverride = None, trust: bool = False) -> None:
+    def __init__(self, folder: Path, env: EnvOverride = None, trust: bool = False) -> None:
         super().__init__(folder)
         self._env, self._trust = env, trust
         self._lock = threading.Lock()
@@ -121,7 +124,10 @@ class RunFolderSource(ExplorationReportSource):
         if folder_reader.read_saved_run(self.folder, _result_is_current):
             result = load_result(self.folder)
             return ExplorationSource(result, result.view, self.folder)
-        with api.open_restored_session(self.folder, self._env, self._trust) as session:
+        # Learners and Gymnasium, which `adagoal report` does without, take a third of a second to import.
+        from adagoal.api.explore import open_restored_session
+
+        with open_restored_session(self.folder, self._env, self._trust) as session:
             states = StateMetadata.from_env(session.run.env)
             return ExplorationSource(session.result(Status.INTERRUPTED), states, self.folder)
 

@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import importlib.metadata
+import importlib.util
 import json
 import zlib
 from collections.abc import Callable, Mapping, Sequence
@@ -75,7 +77,8 @@ class ReportPage:
     def render(self, live: bool = False) -> str:
         """Return the page as HTML; a ``live`` page asks its server for new data."""
         names = dict.fromkeys(script for panel, _ in self.contents for script in panel.scripts)
-        scripts = [*_bokeh_scripts(), "".join(map(_read_static_file, ("common.js", *names)))]
+        bokeh_scripts, licence = _bokeh_files()
+        scripts = [*bokeh_scripts, "".join(map(_read_static_file, ("common.js", *names)))]
         groups = [(group, list(part)) for group, part in groupby(self.contents, lambda pair: pair[0].group)]
         return (
             _template_environment()
@@ -88,7 +91,7 @@ class ReportPage:
                 policy=_content_security_policy(tuple(scripts)),
                 style=_read_static_file("page.css"),
                 block=base64.b64encode(self.pack_data()).decode(),
-                licence=_bokeh_licence(),
+                licence=licence,
             )
         )
 
@@ -131,21 +134,20 @@ def _read_static_file(name: str | Path) -> str:
 
 
 @cache
-def _bokeh_scripts() -> tuple[str, ...]:
+def _bokeh_files() -> tuple[tuple[str, ...], dict[str, str]]:
+    """Return the scripts of BokehJS, and the version and licence of Bokeh."""
+    # The files are read without `import bokeh`, which takes longer than writing the page.
+    spec = importlib.util.find_spec("bokeh")
+    if spec is None or not spec.submodule_search_locations:
+        raise ModuleNotFoundError("No module named 'bokeh'", name="bokeh")
+    folder = Path(spec.submodule_search_locations[0])
     # The core and the plotting functions. Widgets are left out: the page uses the controls of the browser.
-    from bokeh.resources import Resources
-
-    scripts = tuple(map(str, Resources(mode="inline", components=["bokeh", "bokeh-api"]).js_raw[:2]))
+    files = (folder / "server" / "static" / "js" / f"{name}.min.js" for name in ("bokeh", "bokeh-api"))
+    scripts = tuple(file.read_text(encoding="utf-8") for file in files)
+    # An inline script ends at the first end tag, also in the middle of a string.
     assert not any("</script" in script for script in scripts)
-    return scripts
-
-
-@cache
-def _bokeh_licence() -> dict[str, str]:
-    import bokeh
-
-    text = Path(bokeh.__file__).with_name("LICENSE.txt").read_text(encoding="utf-8")
-    return {"version": bokeh.__version__, "text": text.strip()}
+    licence = (folder / "LICENSE.txt").read_text(encoding="utf-8").strip()
+    return scripts, {"version": importlib.metadata.version("bokeh"), "text": licence}
 
 
 @cache

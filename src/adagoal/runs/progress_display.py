@@ -12,15 +12,14 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from types import TracebackType
-from typing import Any, NamedTuple, Self, TypeVar
-
-from rich.console import Console, Group, RenderableType
-from rich.live import Live
-from rich.progress_bar import ProgressBar
-from rich.text import Text
+from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar
 
 from adagoal.core.exploration_run import ExplorationRun
 from adagoal.core.user_code import call_observer
+
+if TYPE_CHECKING:  # functions import Rich, because only a display needs it
+    from rich.console import RenderableType
+    from rich.live import Live
 
 REFRESH_SECONDS = 0.1
 """Seconds between two updates of a live display."""
@@ -47,6 +46,8 @@ class ProgressDisplay:
     ticking = False  # True: describe again every second, for displays with a clock
 
     def __init__(self, quiet: bool = False) -> None:
+        from rich.console import Console
+
         self._console = Console(stderr=True, quiet=quiet)
         # In a notebook Rich draws into a widget, which needs ipywidgets.
         in_notebook = self._console.is_jupyter and importlib.util.find_spec("ipywidgets") is not None
@@ -62,6 +63,8 @@ class ProgressDisplay:
         raise NotImplementedError
 
     def __enter__(self) -> Self:
+        from rich.live import Live
+
         self._next_update_time = time.monotonic() + (0.0 if self.is_live else PLAIN_LINE_SECONDS)
         if self.is_live:  # a new one each time: a Live that was stopped would move the cursor up again
             self._live_display = Live(
@@ -98,6 +101,10 @@ class ProgressDisplay:
         self._console.print(line, soft_wrap=True, highlight=False, markup=False)
 
     def _render(self) -> RenderableType:
+        from rich.console import Group
+        from rich.progress_bar import ProgressBar
+        from rich.text import Text
+
         if self.ticking and self._observed is not None:
             self._shown = self.describe(*self._observed)
         if self._shown.table is not None:
