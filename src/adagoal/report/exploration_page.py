@@ -39,6 +39,7 @@ def write_report(result: Result, folder: str | Path, states: StateMetadata | Non
         for name, (figure, caption) in figures.exploration_figures(result, states).items():
             files[name], captions[name] = bytes_content(figures.figure_to_png(figure)), caption
     files[STATE_METADATA_FILE] = json_content(states.to_dict())
+    # The page shows the figures to readers without JavaScript, so it comes after them.
     page = exploration_page(ExplorationSource(result, states, folder), captions)
     files["report.html"] = text_content(page.render())
     with open_locked_folder(folder, EXPLORATION_KIND) as run_folder:
@@ -61,11 +62,9 @@ class ExplorationReportSource(ReportSource):
         raise NotImplementedError
 
     def current_page(self) -> ReportPage:
-        """Return the page of the latest result."""
         return exploration_page(self.current_source())
 
     def pack_policy(self, goal: int) -> bytes:
-        """Return the policy of a goal as a block of data."""
         return pack_data_block({}, exploration_panels.policy_arrays(self.current_source().result, goal))
 
 
@@ -80,18 +79,16 @@ class LiveRunSource(ExplorationReportSource):
     def publish_result(self, result: Result, states: StateMetadata) -> None:
         """Show this result from now on."""
         self._published = ExplorationSource(result, states, self.folder)
+        # After the result: a browser that saw the new number with the old result would not ask for the new one.
         self._version += 1
 
     def version_stamp(self) -> str:
-        """Return the number of results published so far."""
         return str(self._version)
 
     def is_running(self) -> bool:
-        """Return True: the server ends with the run."""
-        return True
+        return True  # the server ends with the run
 
     def current_source(self) -> ExplorationSource:
-        """Return the result that was published last."""
         if self._published is None:
             raise InputError("the run has not begun")
         return self._published
@@ -107,7 +104,7 @@ class RunFolderSource(ExplorationReportSource):
         self._cached: tuple[str, ExplorationSource] | None = None
 
     def request_stop(self) -> None:
-        """Ask the run to stop after the current rollout."""
+        # The next run removes old requests, so without a run this one would have no effect.
         if not is_folder_locked(self.folder):
             raise InputError(f"{self.folder}: no run is active there")
         request_stop(self.folder)
@@ -115,12 +112,14 @@ class RunFolderSource(ExplorationReportSource):
     def current_source(self) -> ExplorationSource:
         """Return the result of the last save. Requests come from several threads, so only one of them reads."""
         with self._lock:
+            # The stamp comes first: if the run saves in between, the next request reads again.
             stamp = str(folder_reader.last_commit_stamp(self.folder))
             if self._cached is None or self._cached[0] != stamp:
                 self._cached = stamp, self._read_source()
             return self._cached[1]
 
     def _read_source(self) -> ExplorationSource:
+        # Reading a result takes less than restoring a run, which needs its environment and perhaps code to trust.
         if folder_reader.read_saved_run(self.folder, _result_is_current):
             result = load_result(self.folder)
             return ExplorationSource(result, result.view, self.folder)
