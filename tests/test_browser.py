@@ -117,7 +117,7 @@ def test_the_slider_goes_back_in_time(browser: driver.Browser, run: Path) -> Non
 def test_the_policy_plays_and_its_steps_pile_up(browser: driver.Browser, run: Path) -> None:
     page = opened(browser, run)
     result = _result(run)
-    page.evaluate("choose(page.row[8]); for (let i = 0; i < 20; i++) $('try-many').click()")
+    page.evaluate("choose(page.row[8]); $('try-clear').click(); for (let i = 0; i < 20; i++) $('try-many').click()")
     steps = page.evaluate("page.tries[page.goal].steps")
     assert len(steps) == 2000
     mean, (lower, upper) = sum(steps) / len(steps), result.certificate(8)
@@ -131,6 +131,47 @@ def test_the_policy_plays_and_its_steps_pile_up(browser: driver.Browser, run: Pa
     page.wait("page.tries[page.goal].steps.length === 2001")
     page.evaluate("$('try-clear').click()")
     assert "Nothing measured yet" in text(page, "try-text")
+    page.evaluate("playMany(1)")
+    assert re.match(r"Measured: \d+ steps? in one episode on the observed model; certified", text(page, "try-text"))
+    assert page.troubles() == []
+
+
+def test_the_page_opens_with_the_farthest_goal(browser: driver.Browser, run: Path) -> None:
+    page = opened(browser, run)
+    result = _result(run)
+    farthest = max(result.goals, key=lambda g: result.certificates[g].upper)
+    assert page.evaluate("page.data.goal[page.goal]") == farthest
+    assert text(page, "interval-text") == told(*result.certificate(farthest))
+    for chart in ("band", "bars", "certified", "path"):
+        columns = page.evaluate(f"Object.values(part('{chart}').data).map(column => column.length)")
+        assert min(columns) > 0, f"{chart} is drawn"
+    assert "over 100 episodes" in text(page, "try-text")
+    assert page.troubles() == []
+
+
+def test_the_page_opens_with_the_largest_error_of_an_unfinished_run(browser: driver.Browser, tmp_path: Path) -> None:
+    result = api.explore("grid", 6, env_args={"rows": 3, "cols": 3}, budget=3000)
+    write_report(result, tmp_path)
+    page = opened(browser, tmp_path)
+    bounded = [g for g in result.open_goals if result.certificates[g].upper < 1e300]
+    assert bounded, "some open goals have an upper bound already"
+    assert page.evaluate("page.data.goal[page.goal]") == max(bounded, key=lambda g: result.errors[g])
+    assert page.troubles() == []
+
+
+def test_a_link_leads_to_a_goal(browser: driver.Browser, run: Path) -> None:
+    chosen = "page.data.goal[page.goal]"
+    page = browser.open((run / "report.html").as_uri() + "#goal=5")
+    page.wait("document.body.dataset.ready === 'yes'")
+    assert page.evaluate(chosen) == 5
+    assert text(page, "interval-text") == told(*_result(run).certificate(5))
+    page.evaluate("location.hash = '#goal=2'")
+    page.wait(f"{chosen} === 2")
+    page.evaluate("choose(page.row[7])")
+    page.wait("location.hash === '#goal=7'")
+    for unknown in ("#goal=99", "#goal=-1", "#goal=<b>", "#words"):
+        page.evaluate(f"location.hash = '{unknown}'")
+    assert page.evaluate(chosen) == 7, "an unknown goal changes nothing"
     assert page.troubles() == []
 
 
@@ -260,7 +301,7 @@ def test_goals_that_are_sets_are_reached_in_any_of_their_states(browser: driver.
         assert text(page, "goal-title") == f"Goal {goal} {name}"
         assert sorted(page.evaluate("[...targets(page.goal)]")) == result.members(goal)
         assert len(page.evaluate("part('marks').data.x")) == 1 + len(result.members(goal)), "the start, and every state"
-        page.evaluate("playMany(50)")
+        page.evaluate("$('try-clear').click(); playMany(50)")
         assert len(page.evaluate("page.tries[page.goal].steps")) == 50
     assert page.troubles() == []
 
@@ -301,7 +342,7 @@ def test_a_run_with_10000_states(browser: driver.Browser, tmp_path: Path) -> Non
     assert re.search(r"about [\d,]+ more steps", text(page, "unknown"))
     assert f"adagoal resume {tmp_path}" in text(page, "unknown")
     assert page.evaluate("page.data.policy_row.filter(row => row >= 0).length") == 300 < len(result.goals)
-    page.evaluate("choose(page.row[202]); playMany(10)")
+    page.evaluate("choose(page.row[202]); $('try-clear').click(); playMany(10)")
     assert text(page, "interval-text") == told(*result.certificate(202))
     assert page.evaluate("page.tries[page.goal].steps.length") == 10
     page.evaluate("choose(page.data.policy_row.indexOf(-1))")

@@ -14,6 +14,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+import rich.console
+import rich.live
+import rich.progress_bar
+import rich.table
 
 import adagoal
 from adagoal.cli.main import run_command_line
@@ -156,7 +160,7 @@ def test_a_notebook_gets_the_same_display(
         module.__spec__ = importlib.machinery.ModuleSpec(name, None)
         monkeypatch.setitem(sys.modules, name, module if has_widgets or name != "ipywidgets" else None)
     monkeypatch.setitem(sys.modules, "IPython", types.ModuleType("IPython"))
-    monkeypatch.setattr(progress_display, "Console", functools.partial(progress_display.Console, force_jupyter=True))
+    monkeypatch.setattr(rich.console, "Console", functools.partial(rich.console.Console, force_jupyter=True))
     with progress_display.CertificationProgress() as display:
         assert display.is_live == has_widgets
         display(3, 40)
@@ -168,8 +172,8 @@ def test_a_terminal_shows_lines_that_are_rewritten(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Every kind of run uses the same display; a comparison shows its table."""
-    terminal = functools.partial(progress_display.Console, force_terminal=True, width=120, _environ={})
-    monkeypatch.setattr(progress_display, "Console", terminal)
+    terminal = functools.partial(rich.console.Console, force_terminal=True, width=120, _environ={})
+    monkeypatch.setattr(rich.console, "Console", terminal)
     adagoal.explore("chain", 4, progress=True)
     exploration = capsys.readouterr().err
     line = ["compare", "chain", "--radius", "4", "--goal-rules", "adagoal", "--seeds", "2", "--jobs", "1"]

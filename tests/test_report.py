@@ -101,7 +101,7 @@ def test_the_observed_model_is_in_the_page(certified: Result, tmp_path: Path) ->
 
 
 def test_a_large_run_keeps_its_page_small(certified: Result, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("adagoal.report.exploration_panels.MAX_POLICY_ENTRIES", 4 * 9)
+    monkeypatch.setattr("adagoal.report.exploration_panels.PageLimits.policy_entries", 4 * 9)
     _, arrays = data_of(write_report(certified, tmp_path))
     assert arrays["policy"].shape[0] == 4
     held = arrays["goal"][arrays["policy_row"] >= 0]

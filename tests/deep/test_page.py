@@ -23,6 +23,7 @@ from adagoal.deep import goal_envs, goal_samplers
 from adagoal.deep.training_history import ValueMapHistory
 from adagoal.report import training_page, training_video
 from adagoal.report.html_page import unpack_data_block
+from adagoal.report.training_page import ExtraFiles
 
 CELL = {"low": [-1.0, -1.0], "high": [0.0, 1.0], "share": 0.5, "rollouts": 10, "reached": 9}
 CELLS = [CELL | {"verdict": "certified"}, CELL | {"low": [0.0, -1.0], "high": [1.0, 1.0], "verdict": "open"}]
@@ -33,9 +34,9 @@ def trained(finished: Path, tmp_path: Path) -> Path:
     folder = shutil.copytree(finished, tmp_path / "run")
     by = {"distance from the start": [{"from": 0.0, "to": 1.0, "episodes": 4, "success": 0.25}]}
     about = {"policy": load_policy(folder).fingerprint()}
-    write_json(folder / training_page.EVALUATION_FILE, {"about": about, "by": by})
+    write_json(folder / ExtraFiles.evaluation, {"about": about, "by": by})
     write_json(
-        folder / training_page.CERTIFICATE_FILE,
+        folder / ExtraFiles.certificate,
         {"about": about, "statement": "with <b>probability</b>", "cells": CELLS},
     )
     return folder
@@ -73,7 +74,7 @@ def test_the_goal_space_goes_back_in_time(trained: Path) -> None:
 def test_python_shows_the_page_of_a_folder(finished: Path) -> None:
     page = adagoal.show(finished)
     assert page.title == "adagoal: point-mass, adagoal-proportional"
-    assert page.html == training_page.read_training_page(finished).render()
+    assert page.html == training_page.training_page(training_page.read_training_folder(finished)).render()
 
 
 def test_success_by_distance_is_that_of_the_tests(finished: Path) -> None:
@@ -165,19 +166,19 @@ def test_a_training_is_watched_from_its_folder(trained: Path) -> None:
 
 def test_a_page_leaves_out_what_is_about_an_earlier_policy(trained: Path) -> None:
     def page() -> str:
-        return training_page.read_training_page(trained).render()
+        return training_page.training_page(training_page.read_training_folder(trained)).render()
 
     by_distance = "Success by distance from the start, evaluated"
     assert "with &lt;b&gt;probability" in page()
     assert by_distance in page()
-    assert training_page.OUTDATED_FILES_TITLE not in page()
+    assert ExtraFiles.outdated_title not in page()
     resume(trained, budget=60, workers=1)
     assert "with &lt;b&gt;probability" not in page()
     assert by_distance not in page()
-    assert training_page.OUTDATED_FILES_TITLE in page()
+    assert ExtraFiles.outdated_title in page()
     facts, _ = unpack_data_block(training_page.TrainingFolderSource(trained).pack_data())
     assert "cells" not in facts
-    for name in (training_page.CERTIFICATE_FILE, training_page.EVALUATION_FILE):
+    for name in (ExtraFiles.certificate, ExtraFiles.evaluation):
         assert f"{name}: repeat adagoal" in facts["html"]["words"]
 
 
@@ -186,16 +187,16 @@ def test_evaluate_and_certify_write_files_for_the_page(trained: Path, capsys: py
     assert run_command_line(["certify", str(trained), "--radius", "5", "--halvings", "0", "--rollouts", "128"]) != 2
     extra = training_page.read_training_folder(trained).extra
     assert (set(extra.current_contents), extra.outdated_names) == (
-        {training_page.CERTIFICATE_FILE, training_page.EVALUATION_FILE},
+        {ExtraFiles.certificate, ExtraFiles.evaluation},
         [],
     )
-    assert extra.current_contents[training_page.EVALUATION_FILE]["episodes"] == 3
+    assert extra.current_contents[ExtraFiles.evaluation]["episodes"] == 3
 
 
 @pytest.mark.parametrize(
     "wrong", [{"statement": "x", "cells": [CELL]}, {"cells": []}, {"statement": "x", "cells": [CELLS[0] | {"low": []}]}]
 )
 def test_a_damaged_certificate_is_one_line(trained: Path, wrong: object) -> None:
-    write_json(trained / training_page.CERTIFICATE_FILE, wrong)
+    write_json(trained / ExtraFiles.certificate, wrong)
     with pytest.raises(InputError, match=r"certificate.json: damaged"):
         training_page.TrainingFolderSource(trained).pack_data()

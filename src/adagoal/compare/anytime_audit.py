@@ -19,8 +19,8 @@ from adagoal.envs.model import TabularMDP
 from adagoal.exact import solver
 from adagoal.exact.solver import GoalStates
 
+# Checks while the steps grow by a factor of 10. With 8 an audit-stop is about 33% too large at most.
 CHECKS_PER_DECADE = 8
-"""Checks while the steps grow by a factor of 10. With 8 an audit-stop is about 33% too large at most."""
 FIRST_CHECK_STEPS = 100
 
 
@@ -63,6 +63,7 @@ class AnytimeAuditor:
         self.check_output(
             run.steps, {int(g): Policy(int(g), estimates.goal_policy(g), reset) for g in estimates.goals[in_X]}
         )
+        # A rollout may pass several checks, which would audit the same output.
         while self._next_check_steps <= run.steps:
             self._next_check_steps *= 10 ** (1 / CHECKS_PER_DECADE)
 
@@ -72,6 +73,7 @@ class AnytimeAuditor:
         values = np.full(len(self._goal_states), np.inf)
         for goal, policy in policies.items():
             X[goal], values[goal] = True, self._cached_policy_value(goal, policy)
+        # Infinity is at most infinity, so a policy that may miss its goal would pass without the first test.
         c1 = (
             np.isfinite(values[X]).all() and solver.is_at_most(values[X], self._optimal_values[X] + self._epsilon).all()
         )

@@ -75,6 +75,7 @@ def group_outcomes(records: Iterable[RunOutcome]) -> dict[tuple[str, str, str], 
         setting = record["setting"]
         world = " ".join([setting["env"], *(f"{k}={v}" for k, v in setting["env_args"].items())])
         method = ":".join([setting["method"], *(f"{k}={v}" for k, v in setting["method_args"].items())])
+        # A method without goal rules ran once for all rules, so the rule in its settings means nothing.
         rule = setting["goal_rule"] if methods.find_method(setting["method"]).uses_goal_rule else "own"
         groups.setdefault((world, method, rule), []).append(record)
     return groups
@@ -99,6 +100,7 @@ def compute_scores(records: Iterable[RunOutcome]) -> list[MethodScore]:
 
 
 def _median_steps(steps: Iterable[int | None]) -> float:
+    # A run that did not stop counts as infinite: leaving it out would favour methods that seldom stop.
     return float(statistics.median(math.inf if s is None else s for s in steps))
 
 
@@ -112,6 +114,7 @@ def live_score_table(records: Sequence[RunOutcome], max_rows: int) -> Table:
     """Return the table so far; if it has too many rows for the screen, the rows whose runs ended last."""
     scores = compute_scores(records)
     if len(scores) > max_rows:
+        # Groups are in the order of their first record, so from reversed records the latest come first.
         latest = [score.group_key for score in compute_scores(reversed(records))[: max(max_rows, 1)]]
         scores = [score for score in scores if score.group_key in latest]
     return make_score_table(scores).to_rich_table()
@@ -146,7 +149,8 @@ def _drawn_error_range(groups: Iterable[Sequence[RunOutcome]]) -> tuple[float, f
 
 def _interpolate_errors(runs: Sequence[RunOutcome], floor: float, ceiling: float) -> tuple[Floats, Floats]:
     """Return steps [n] and errors [runs, n]; a run that has stopped keeps its last output."""
-    last = max(1, *(run["checks"][-1][0] for run in runs))  # a run takes 0 steps if the start is its only goal
+    # A run takes 0 steps if the start is its only goal, and the grid is geometric.
+    last = max(1, *(run["checks"][-1][0] for run in runs))
     first = max(1, min(run["checks"][0][0] for run in runs))
     steps = np.geomspace(first, last, max(2, math.ceil(CHECKS_PER_DECADE * math.log10(max(last / first, 1.1))) + 1))
     errors = np.full((len(runs), len(steps)), ceiling)

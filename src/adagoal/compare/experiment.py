@@ -98,22 +98,19 @@ class Experiment:
     list_runs: Callable[[ExperimentOptions], Sequence[Any]]
     measure_run: Callable[[Any, ExperimentOptions], RunOutcome]
     make_report: Callable[[Sequence[RunOutcome], ExperimentOptions], ExperimentReport]
-    outcome_folder: str = ""
-    """Folder of the outcomes below OUT; NAME-runs by default."""
+    outcome_folder: str = ""  # folder of the outcomes below OUT; NAME-runs by default
+    # File of the outcome of a run; by default its ``name`` or its fields, in ``outcome_folder``.
     outcome_file: Callable[[Any], str] | None = None
-    """File of the outcome of a run; by default its ``name`` or its fields, in ``outcome_folder``."""
+    # Further runs, which depend on the outcomes of the first ones.
     follow_up_runs: Callable[[Sequence[RunOutcome], ExperimentOptions], Sequence[Any]] | None = None
-    """Further runs, which depend on the outcomes of the first ones."""
+    # Whether the content of a file is the outcome of this run; if not, the run is repeated.
     is_complete: Callable[[Any, RunOutcome, ExperimentOptions], bool] = lambda run, outcome, options: True
-    """Whether the content of a file is the outcome of this run; if not, the run is repeated."""
-    describe_outcome: Callable[[RunOutcome], str] | None = None
-    """An outcome in words, for the progress display."""
+    describe_outcome: Callable[[RunOutcome], str] | None = None  # in words, for the progress display
+    # The outcomes so far as a table with at most this number of lines, for the progress display.
     live_table: Callable[[Sequence[RunOutcome], int], Table] | None = None
-    """The outcomes so far as a table with at most this number of lines, for the progress display."""
     task_resources: Callable[[ExperimentOptions], TaskResources] = lambda options: TaskResources()
     info: ExperimentInfo = ExperimentInfo()
-    file_stem: str = ""
-    """NAME of NAME.json and NAME.md; by default the name of the experiment."""
+    file_stem: str = ""  # NAME of NAME.json and NAME.md; by default the name of the experiment
 
     def outcome_path(self, run: Any) -> str:
         """Return the file of a run, below OUT."""

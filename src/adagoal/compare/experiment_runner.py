@@ -29,9 +29,11 @@ def run_experiment(
     experiment: Experiment, options: ExperimentOptions, engine: Engine, display: ExperimentProgress
 ) -> ExperimentReport:
     """Make the missing runs, and write NAME.json, NAME.md, NAME.html and the figures into ``options.out``."""
-    options.out = options.out.absolute()  # other processes, and environments, may change the current folder
+    # Other processes, and environments, may change the current folder.
+    options.out = options.out.absolute()
     runs = experiment.list_runs(options)
     with folder_lock(options.out):
+        # Under the lock, because another process may be writing such files.
         for folder in {options.out, *((options.out / experiment.outcome_path(run)).parent for run in runs)}:
             remove_partial_files(folder)
         outcomes = collect_outcomes(experiment, runs, options, engine, display)
@@ -42,7 +44,8 @@ def run_experiment(
         stem = experiment.file_stem or experiment.name
         write_json(options.out / f"{stem}.json", report.data)
         write_text(options.out / f"{stem}.md", report.text)
-        from adagoal.report.figures import save_figure  # Matplotlib takes a second, and worker processes do not need it
+        # Matplotlib takes a second, and worker processes do not need it.
+        from adagoal.report.figures import save_figure
 
         for name, figure in report.figures.items():
             save_figure(figure, options.out / name)
@@ -143,10 +146,7 @@ class _StopTracker:
 def explore_uninterrupted(
     env: Any, *arguments: Any, observe: Callable[[ExplorationRun], bool | None] = lambda run: None, **options: Any
 ) -> Result:
-    """Call :func:`adagoal.explore`; raise TaskInterrupted if a signal, and not ``observe``, ended the run.
-
-    A run that was cut short must not become an outcome.
-    """
+    """Call :func:`adagoal.explore`; raise TaskInterrupted if a signal, and not ``observe``, ended the run."""
     tracker = _StopTracker(observe)
     return _require_complete(api.explore(env, *arguments, observe=tracker, **options), tracker)
 
@@ -164,6 +164,7 @@ def resume_uninterrupted(folder: Any, observe: Callable[[ExplorationRun], bool |
 
 
 def _require_complete(result: Result, tracker: _StopTracker) -> Result:
+    # A signal and an observer give the same status, but a run cut short by a signal must not become an outcome.
     if result.status is Status.INTERRUPTED and not tracker.has_stopped_run:
         raise TaskInterrupted("the run was asked to stop")
     return result

@@ -71,7 +71,8 @@ def build_settings(
             for rule in rules if methods.find_method(method).uses_goal_rule else rules[:1]:
                 choice: dict[str, Any] = {"env": env, "method": method, "method_args": arguments, "goal_rule": rule}
                 runs = [ExplorationSettings(**choice, **options, **common, seed=seed + i) for i in range(seeds)]
-                try:  # report bad input before the first run
+                # Report bad input before the first run, not after hours.
+                try:
                     ExplorationSession.from_settings(runs[0], world, goal_rules.resolve_rule(rule), parsed_goals.code)
                 except InputError as error:
                     raise InputError(error.reason, plurals.get(error.name or "", error.name)) from None
@@ -97,6 +98,7 @@ def measure_audited_run(setting: ExplorationSettings, options: ExperimentOptions
         mdp, float(setting.radius), setting.epsilon, build_goal_space(setting, ModelSimulator(mdp), code)
     )
     result = run_settings(setting, auditor)
+    # The auditor checks at fixed steps, so the output at the end needs a check of its own.
     auditor.check_output(result.steps, {g: result.policy(g) for g in result.goals})
     verdict = audit(result, mdp)
     return {
@@ -110,6 +112,7 @@ def measure_audited_run(setting: ExplorationSettings, options: ExperimentOptions
         "own_stop": result.steps if result.status.finished else None,
         "audit_stop": auditor.audit_stop,
         "final": {"ok": verdict.ok, "c1": verdict.c1, "c2": verdict.c2, "certificates": verdict.certificates},
+        # JSON has no infinity.
         "checks": [[c.steps, c.error if math.isfinite(c.error) else None, c.holds] for c in auditor.checks],
     }
 
@@ -122,6 +125,7 @@ def is_complete_outcome(setting: ExplorationSettings, outcome: RunOutcome, optio
 
 def outcome_file_name(setting: ExplorationSettings) -> str:
     """Return the file of a run: a readable name, and a digest of all settings and of the user's code."""
+    # Outcomes of an edited goal rule or goal file must not be reused, so the digest covers the code.
     code = goal_rules.rule_source_text(setting.goal_rule) + goal_rules.rule_source_text(
         str((setting.goal_sets or {}).get("file", ""))
     )
@@ -177,21 +181,17 @@ class ComparisonFolderSource(ReportSource):
     """The live page of a comparison or of the arena: the runs that are finished so far."""
 
     def version_stamp(self) -> str:
-        """Return the number of runs, the time of the last one, and whether a process makes more."""
         times = [file.stat().st_mtime_ns for file in self._list_outcome_files()]
         return f"{len(times)} {max(times, default=0)} {self.is_running()}"
 
     def current_page(self) -> ReportPage:
-        """Return the page of the finished runs."""
         report = self._build_report()
         return curve_page(f"adagoal: {self.folder.name}", report.text, report.plots)
 
     def pack_data(self) -> bytes:
-        """Return the data of the page; the page hides its stop button."""
-        return self.current_page().pack_data(running=self.is_running(), stops=False)
+        return self.current_page().pack_data(running=self.is_running(), stops=False)  # without a stop button
 
     def request_stop(self) -> None:
-        """Raise InputError: a comparison has no single rollout to stop after."""
         raise InputError("a comparison is stopped by Ctrl-C, and the same command continues it")
 
     def _list_outcome_files(self) -> list[Path]:
@@ -203,6 +203,7 @@ class ComparisonFolderSource(ReportSource):
             raise InputError(f"{self.folder}: no run is finished yet")
         try:
             return comparison_report(outcomes, ExperimentOptions())
+        # Other programs may have written the files, so any of these means a damaged or foreign one.
         except (KeyError, TypeError, IndexError, AttributeError, ValueError):
             folder = self.folder / "cells"
             raise InputError(f"{folder}: contains a file that is damaged, or no run of adagoal compare") from None

@@ -20,7 +20,6 @@ from collections.abc import Callable
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy.special import betainccinv, betaincinv
 
 from adagoal.core.types import Floats, Longs
 
@@ -73,6 +72,8 @@ def clopper_pearson_bounds(successes: ArrayLike, trials: ArrayLike, tail: ArrayL
     The ends are quantiles of beta distributions, inverses of the regularised incomplete beta function I:
     I_low(k, n - k + 1) = tail and 1 - I_high(k + 1, n - k) = tail. Each end alone fails with probability <= ``tail``.
     """
+    from scipy.special import betainccinv, betaincinv  # takes a tenth of a second, and ``play`` does not need it
+
     k, n, t = np.broadcast_arrays(successes, trials, tail)
     # np.where computes both branches, and a parameter 0 of the beta function would be NaN.
     low = np.where(k == 0, 0.0, betaincinv(np.maximum(k, 1), n - k + 1, t))

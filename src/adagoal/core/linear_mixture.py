@@ -16,14 +16,16 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from scipy import sparse
 
 from adagoal.core.argument_checks import check_integer, check_number
 from adagoal.core.errors import InputError
 from adagoal.core.types import Bools, Floats, Ints, Longs
+
+if TYPE_CHECKING:  # functions import SciPy: it takes a tenth of a second, and many commands never need it
+    from scipy import sparse
 
 ROW_SUM_TOLERANCE = 1e-9  # rounding error that sums of probabilities may have
 
@@ -114,6 +116,8 @@ class LinearMixture:
 
     def mixture_kernel(self, theta: Floats) -> sparse.csr_matrix:
         """Return sum_i theta_i phi_i as a sparse matrix [X, S]."""
+        from scipy import sparse
+
         return sparse.csr_matrix(
             (self.features @ theta, self.successors, self.indptr), shape=(len(self.indptr) - 1, self.n_states)
         )
@@ -172,6 +176,8 @@ def mixture_from_kernels(
 
 
 def _to_sparse_matrix(kernel: Any, i: int) -> sparse.csr_matrix:
+    from scipy import sparse
+
     try:
         return sparse.csr_matrix(kernel, dtype=float)
     except (TypeError, ValueError):

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy import sparse
 
 from adagoal.core.argument_checks import check_integer, check_number, check_total_size
 from adagoal.core.errors import InputError
@@ -19,6 +19,10 @@ from adagoal.core.linear_mixture import ROW_SUM_TOLERANCE, LinearMixture, mixtur
 from adagoal.core.types import Floats, GridLayout, Longs
 from adagoal.envs.model import TabularMDP
 from adagoal.envs.toy_models import MAX_CELLS
+
+# Functions import SciPy: it takes a tenth of a second, and many commands never need it.
+if TYPE_CHECKING:
+    from scipy import sparse
 
 
 def windy_mixture(
@@ -72,6 +76,8 @@ def inventory_mixture(
 
     The inventory is half full at the start.
     """
+    from scipy import sparse
+
     check_integer("capacity", capacity, 1, 99_999)
     check_integer("d", d, 1, 8)
     check_integer("orders", orders, 2, 100)
@@ -122,6 +128,8 @@ def tree_mixture(
     chosen one. Door a of room s leads to room ``doors`` s + 1 + a, or nowhere if that room does not exist. The start is
     the root, room 0.
     """
+    from scipy import sparse
+
     check_integer("rooms", rooms, 2, MAX_CELLS)
     check_integer("doors", doors, 2, 100)
     check_integer("d", d, 1, doors)
@@ -163,6 +171,8 @@ def _grid_transition_kernel(cells: Longs, outcomes: list[list[tuple[float, Longs
 
     A move is the same for all cells [n], or one for each [S, n].
     """
+    from scipy import sparse
+
     S, A, last = len(cells), len(outcomes), cells.max(axis=0)
     strides = np.concatenate([np.cumprod((last + 1)[::-1])[-2::-1], [1]])
     matrix = sparse.csr_matrix((S * A, S))

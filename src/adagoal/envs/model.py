@@ -16,15 +16,17 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy import sparse
 
 from adagoal.core.errors import InputError
 from adagoal.core.linear_mixture import LinearMixture
 from adagoal.core.types import MAX_ACTIONS, Bools, Floats, GridLayout, Ints, Longs
+
+if TYPE_CHECKING:  # functions import SciPy: it takes a tenth of a second, and many commands never need it
+    from scipy import sparse
 
 SUM_TOLERANCE = 1e-9  # how far from one the probabilities of a pair may sum
 # A sum that is farther from one is a mistake, not rounding, whatever the type: the check must not repair it.
@@ -107,6 +109,8 @@ class TabularMDP:
     @staticmethod
     def from_dense(P: ArrayLike, **facts: Any) -> TabularMDP:
         """Make a model from an array P[s, a, s']; ``facts`` are those of :func:`model_from_matrix`."""
+        from scipy import sparse
+
         try:
             array = np.asarray(P)
             if np.iscomplexobj(array):
@@ -128,6 +132,8 @@ class TabularMDP:
 
         ``facts`` are those of :func:`model_from_matrix`.
         """
+        from scipy import sparse
+
         if not isinstance(P, Sequence) or len(P) == 0 or not all(sparse.issparse(p) for p in P):
             raise InputError("must be a list of sparse matrices, one [S, S] per action, also if there is one", "P")
         n_states, n_actions = P[0].shape[0], len(P)
@@ -184,6 +190,8 @@ class TabularMDP:
 
     def kernel(self) -> sparse.csr_matrix:
         """Return p as a sparse matrix [S * A, S]."""
+        from scipy import sparse
+
         shape = self.n_states * self.n_actions, self.n_states
         return sparse.csr_matrix((self.probabilities, self.successors, self.indptr), shape=shape)
 
@@ -193,6 +201,8 @@ Model = TabularMDP
 
 def model_from_rows(rows: Sequence[Mapping[int, float]], n_actions: int, **facts: Any) -> TabularMDP:
     """Make a model from one mapping {successor: probability} per pair, in the order of x = s * A + a."""
+    from scipy import sparse
+
     indptr = np.cumsum([0, *(len(row) for row in rows)])
     successors = np.array([s for row in rows for s in row], np.int32)
     probabilities = np.array([p for row in rows for p in row.values()], float)
@@ -219,6 +229,8 @@ def model_from_matrix(
     ``action_mask`` [S, A] is 1 for the actions that a state has and 0 for absent ones, whose rows are ignored.
     ``actions`` are A names for all states, or S * A names. ``sets`` are names, each with states or booleans [S].
     """
+    from scipy import sparse
+
     _check_start_state(start, n_states)
     if not isinstance(sets, Mapping | None):
         raise InputError(f"must be names with states, got {sets!r}", "sets")

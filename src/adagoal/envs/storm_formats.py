@@ -23,7 +23,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from scipy import sparse
 
 from adagoal.core import file_io
 from adagoal.core.errors import InputError
@@ -54,6 +53,8 @@ def load_storm_model(path: Path, constants: Mapping[str, Any]) -> TabularMDP:
 
 def convert_storm_model(storm_model: Any, name: str, label_names: Mapping[str, str] | None = None) -> TabularMDP:
     """Convert a sparse model of Storm; ``label_names`` maps further names of sets to labels of the model."""
+    from scipy import sparse
+
     kind = storm_model.model_type.name
     if kind not in ("DTMC", "MDP") or storm_model.is_partially_observable:
         raise InputError(f"{name} is a {kind}; only DTMCs and MDPs can be explored", "env")

@@ -26,11 +26,10 @@ This is ground truth for tests and audits; learners never import it.
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy import sparse
-from scipy.sparse.linalg import splu
 
 from adagoal.core.errors import InputError
 from adagoal.core.goal_space import membership_mask, memberships_from_sets
@@ -40,6 +39,10 @@ from adagoal.envs.model import TabularMDP
 from adagoal.exact import graph_kernels
 from adagoal.planning.model_arrays import SparseModel, TargetGoals, to_sparse_model
 from adagoal.planning.value_iteration import improve_policy, run_value_iteration
+
+# Functions import SciPy: it takes a tenth of a second, and many commands never need it.
+if TYPE_CHECKING:
+    from scipy import sparse
 
 # A state, or several: the goal is reached when any of them is.
 GoalStates = int | Collection[int]
@@ -230,6 +233,8 @@ def _solve_by_factorisation(chain: SparseModel, goal: Bools, sure: Bools, halt: 
 
     Every step is the last with probability ``halt``.
     """
+    from scipy import sparse
+
     V = np.where(sure, 0.0, np.inf)
     inner = np.flatnonzero(sure & ~goal)
     if inner.size == 0:
@@ -249,6 +254,9 @@ def _expected_steps(P: sparse.csr_array[np.float64, tuple[int, int]], out: Float
     The relative error of a factorisation grows with the values. If they are large, states are eliminated instead, which
     takes longer and is exact at any size.
     """
+    from scipy import sparse
+    from scipy.sparse.linalg import splu
+
     leaving = P.sum(axis=1) + out  # 1 - p(s | s), without cancellation
     system = sparse.csc_matrix(sparse.diags_array(leaving) - P)
     # No pivoting: the diagonal is at least the sum of the other entries of its row.

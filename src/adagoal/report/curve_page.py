@@ -72,6 +72,7 @@ def curves_panel(source: CurveSource) -> PanelContent | None:
         return None
     lines = [line for plot in source.plots for line in plot.lines]
     ends = np.cumsum([len(line.x) for line in lines]).tolist()
+    # One iterator for all plots: each plot takes as many ranges as it has lines, and zip stops before the next one.
     ranges = iter(zip([0, *ends[:-1]], ends, strict=True))
     curves = [
         {
@@ -107,6 +108,7 @@ PANELS = (
 
 def parse_markdown(text: str) -> list[dict[str, Any]]:
     """Return the paragraphs (``words``) and tables (``rows``, the head first) of a Markdown text in their order."""
+    # The page shows plain text, so the marks of emphasis and code are removed.
     parts: list[dict[str, Any]] = []
     lines = [line.strip() for line in text.splitlines()]
     for kind, group in groupby(lines, lambda line: "table" if line.startswith("|") else "words" if line else ""):

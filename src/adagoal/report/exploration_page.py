@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import threading
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from adagoal.api import explore as api
 from adagoal.core.errors import InputError, Status
 from adagoal.core.file_io import FileContent, bytes_content, is_folder_locked
 from adagoal.report import exploration_panels
@@ -18,6 +18,9 @@ from adagoal.runs.result import Result, load_result, require_exploration
 from adagoal.runs.run_folder import open_locked_folder
 from adagoal.runs.state_metadata import StateMetadata
 from adagoal.runs.stop_requests import request_stop
+
+if TYPE_CHECKING:
+    from adagoal.api.explore import EnvOverride
 
 
 def write_report(result: Result, folder: str | Path, states: StateMetadata | None = None, png: bool = False) -> Path:
@@ -35,6 +38,7 @@ def write_report(result: Result, folder: str | Path, states: StateMetadata | Non
         for name, (figure, caption) in figures.exploration_figures(result, states).items():
             files[name], captions[name] = bytes_content(figures.figure_to_png(figure)), caption
     files |= states.file_contents()
+    # The page shows the figures to readers without JavaScript, so it comes after them.
     page = exploration_page(ExplorationSource(result, states, folder), captions)
     files["report.html"] = bytes_content(page.render().encode())
     with open_locked_folder(folder, RunKind.EXPLORATION) as run_folder:
@@ -57,11 +61,9 @@ class ExplorationReportSource(ReportSource):
         raise NotImplementedError
 
     def current_page(self) -> ReportPage:
-        """Return the page of the latest result."""
         return exploration_page(self.current_source())
 
     def pack_policy(self, goal: int) -> bytes:
-        """Return the policy of a goal as a block of data."""
         return pack_data_block({}, exploration_panels.policy_arrays(self.current_source().result, goal))
 
 
@@ -76,18 +78,16 @@ class LiveRunSource(ExplorationReportSource):
     def publish_result(self, result: Result, states: StateMetadata) -> None:
         """Show this result from now on."""
         self._published = ExplorationSource(result, states, self.folder)
+        # After the result: a browser that saw the new number with the old result would not ask for the new one.
         self._version += 1
 
     def version_stamp(self) -> str:
-        """Return the number of results published so far."""
         return str(self._version)
 
     def is_running(self) -> bool:
-        """Return True: the server ends with the run."""
-        return True
+        return True  # the server ends with the run
 
     def current_source(self) -> ExplorationSource:
-        """Return the result that was published last."""
         if self._published is None:
             raise InputError("the run has not begun")
         return self._published
@@ -96,14 +96,14 @@ class LiveRunSource(ExplorationReportSource):
 class RunFolderSource(ExplorationReportSource):
     """The run in a folder: its result or, during the run, the result that its last checkpoint gives."""
 
-    def __init__(self, folder: Path, env: api.EnvOverride = None, trust: bool = False) -> None:
+    def __init__(self, folder: Path, env: EnvOverride = None, trust: bool = False) -> None:
         super().__init__(folder)
         self._env, self._trust = env, trust
         self._lock = threading.Lock()
         self._cached: tuple[str, ExplorationSource] | None = None
 
     def request_stop(self) -> None:
-        """Ask the run to stop after the current rollout."""
+        # The next run removes old requests, so without a run this one would have no effect.
         if not is_folder_locked(self.folder):
             raise InputError(f"{self.folder}: no run is active there")
         request_stop(self.folder)
@@ -111,16 +111,21 @@ class RunFolderSource(ExplorationReportSource):
     def current_source(self) -> ExplorationSource:
         """Return the result of the last save. Requests come from several threads, so only one of them reads."""
         with self._lock:
+            # The stamp comes first: if the run saves in between, the next request reads again.
             stamp = str(folder_reader.last_commit_stamp(self.folder))
             if self._cached is None or self._cached[0] != stamp:
                 self._cached = stamp, self._read_source()
             return self._cached[1]
 
     def _read_source(self) -> ExplorationSource:
+        # Reading a result takes less than restoring a run, which needs its environment and perhaps code to trust.
         if folder_reader.read_saved_run(self.folder, _result_is_current):
             result = load_result(self.folder)
             return ExplorationSource(result, result.view, self.folder)
-        with api.open_restored_session(self.folder, self._env, self._trust) as session:
+        # Learners and Gymnasium, which `adagoal report` does without, take a third of a second to import.
+        from adagoal.api.explore import open_restored_session
+
+        with open_restored_session(self.folder, self._env, self._trust) as session:
             states = StateMetadata.from_env(session.run.env)
             return ExplorationSource(session.result(Status.INTERRUPTED), states, self.folder)
 

@@ -31,14 +31,17 @@ from adagoal.runs.result import Result
 from adagoal.runs.result_text import NO_GUARANTEE_TEXT, estimate_steps_left, make_headline, resume_command
 from adagoal.runs.state_metadata import StateMetadata
 
-MAX_POLICY_ENTRIES = 3_000_000
-"""Largest number of policy entries in a page. It keeps a page below a few MB; ``adagoal watch`` serves the others."""
-MAX_MOMENT_ENTRIES = 1_000_000
-"""Largest number of goals times moments in a page."""
-MAX_DRAWN_EDGES = 4_000
-"""Graphs with more edges are drawn without them: the browser becomes slow, and the drawing is black anyway."""
-
 Arrays = dict[str, NDArray[Any]]
+
+
+class PageLimits:
+    """How much a page contains at most."""
+
+    # Entries of all action tables. The page stays below a few MB, and ``adagoal watch`` serves the other policies.
+    policy_entries = 3_000_000
+    moment_entries = 1_000_000  # goals times moments
+    # Graphs with more edges are drawn without them: the browser becomes slow, and the drawing is black anyway.
+    drawn_edges = 4_000
 
 
 class ExplorationSource(NamedTuple):
@@ -103,8 +106,10 @@ def progress_panel(source: ExplorationSource) -> PanelContent:
 def unknown_panel(source: ExplorationSource) -> PanelContent:
     """Return the goals with the largest errors and, for an unfinished run, the steps that it may still need."""
     result, states, folder = source
+    # Equal errors are sorted by number, so equal results give equal pages.
     worst = sorted((g for g in result.errors if result.errors[g] > 0), key=lambda g: (-result.errors[g], g))[:5]
-    goals = [(g, numbered_goal_name(result, states, g), _format_error(result.errors[g])) for g in worst]
+    error_texts = {g: f"{e:.3f} steps" if math.isfinite(e) else "no bound yet" for g, e in result.errors.items()}
+    goals = [(g, numbered_goal_name(result, states, g), error_texts[g]) for g in worst]
     is_open = result.status in (Status.BUDGET, Status.INTERRUPTED)
     lines, command = [], ""
     if is_open:
@@ -133,6 +138,7 @@ def mixture_panel(source: ExplorationSource) -> PanelContent | None:
     theta = source.result.arrays.get("theta")  # [d, 3]: weight, lower, upper
     if theta is None:
         return None
+    # The picture is 200 pixels wide, with margins for the dot. The guard avoids 0 / 0 if all numbers are equal.
     positions = 10 + 180 * (theta - theta.min()) / max(theta.max() - theta.min(), 1e-12)
     bars = [
         {"numbers": numbers, "middle": round(middle, 1), "left": round(left, 1), "right": round(right, 1)}
@@ -151,6 +157,7 @@ def settings_panel(source: ExplorationSource) -> PanelContent:
         "method arguments": _format_arguments(setting.method_args),
         "goal rule": setting.goal_rule,
         "goals considered": _describe_goals(result),
+        # A radius such as "auto" grows during the run; the page shows where it ended, too.
         "radius": result.radius if setting.radius == result.radius else f"{result.radius:g} ({setting.radius})",
         "epsilon": setting.epsilon,
         "delta": setting.delta,
@@ -192,10 +199,6 @@ def guarantee_badge(result: Result) -> str:
     return "" if result.guarantee else NO_GUARANTEE_TEXT
 
 
-def _format_error(error: float) -> str:
-    return f"{error:.3f} steps" if math.isfinite(error) else "no bound yet"
-
-
 def _describe_goals(result: Result) -> str:
     setting = result.setting
     if result.goal_names is not None:
@@ -221,6 +224,7 @@ def _goal_arrays(result: Result, goals: Longs) -> Arrays:
     X, open_goals = set(result.goals), set(result.open_goals)
     bounds = np.array([result.certificates[g] for g in goals.tolist()], float).reshape(-1, 2)
     kinds = GoalStanding
+    # Open goals are in X too, so they are tested first.
     stand = [kinds.OPEN if g in open_goals else kinds.DONE if g in X else kinds.BEYOND for g in goals.tolist()]
     chosen, n_numbers = result.arrays["episode_goals"], _n_goal_numbers(result)
     reached = result.arrays["episode_reached"] & (chosen >= 0)  # -1: the goal was any state without bounds of its own
@@ -228,6 +232,7 @@ def _goal_arrays(result: Result, goals: Longs) -> Arrays:
         "goal": goals.astype(np.int32),
         "lower": bounds[:, 0].copy(),
         "upper": bounds[:, 1].copy(),
+        # NaN: a goal outside X has no error, and its cell in the table stays empty.
         "error": np.array([result.errors.get(g, math.nan) for g in goals.tolist()], float),
         "stand": np.array(stand, np.uint8),
         "tried": np.bincount(chosen[chosen >= 0], minlength=n_numbers)[goals].astype(np.uint32),
@@ -243,7 +248,8 @@ def _n_goal_numbers(result: Result) -> int:
 def _moment_arrays(result: Result, goals: Longs) -> Arrays:
     arrays = result.arrays
     steps, episodes = arrays["past_steps"], arrays["past_episodes"]
-    n_moments = max(12, min(80, MAX_MOMENT_ENTRIES // max(len(goals), 1)))  # enough for a film of a few seconds
+    n_moments = max(12, min(80, PageLimits.moment_entries // max(len(goals), 1)))  # enough for a film of a few seconds
+    # A short run has fewer moments than the film, and np.unique removes those that rounding repeats.
     taken = np.unique(np.linspace(0, len(steps) - 1, n_moments).round().astype(int)) if len(steps) else np.zeros(0, int)
     steps, episodes = np.append(steps[taken], result.steps), np.append(episodes[taken], result.episodes)
     moments: Arrays = {
@@ -260,6 +266,7 @@ def _moment_arrays(result: Result, goals: Longs) -> Arrays:
         table[recorded, :-1] = arrays[name][np.ix_(taken, column[goals[recorded]])].T
         moments[name.replace("past", "moment")] = table
     moments["moment_stand"] = moments["moment_stand"].astype(np.uint8)
+    # Moments are recorded now and then, so the last one comes from the result.
     end = _goal_arrays(result, goals)
     for name in ("lower", "upper", "stand"):
         moments[f"moment_{name}"][:, -1] = end[name]
@@ -285,12 +292,13 @@ def _map_arrays(result: Result, metadata: StateMetadata) -> tuple[list[int], Arr
         return list(metadata.layout.shape), {"place": place, "walls": walls, "edges": np.zeros((0, 2), np.int32)}
     source, target = _observed_edges(result)
     seen = result.arrays["visits"] > 0
+    # A state of a goal needs a place on the map even if it was never visited.
     seen[[state for goal in result.certificates for state in result.members(goal)]] = True
     # Without a known start, the most visited state is the best guess.
     start = metadata.start if metadata.start is not None else int(result.arrays["visits"].argmax())
     place = layered_positions(start, seen, source, target).astype(np.float32)
     layers = int(np.nanmax(place[:, 0], initial=0)) + 1
-    edges = np.stack([source, target], 1) if len(source) <= MAX_DRAWN_EDGES else np.zeros((0, 2))
+    edges = np.stack([source, target], 1) if len(source) <= PageLimits.drawn_edges else np.zeros((0, 2))
     return [1, layers], {"place": place, "walls": np.zeros((0, 2), np.float32), "edges": edges.astype(np.int32)}
 
 
@@ -306,6 +314,7 @@ def _observed_edges(result: Result) -> tuple[Longs, Longs]:
 def _empirical_model_rows(result: Result) -> Arrays:
     arrays = result.arrays
     pairs = len(arrays["visits"]) * result.reset_action
+    # Stable: the successors of a pair keep their order, so equal results give equal pages.
     order = np.argsort(arrays["moves_pair"], kind="stable")
     lengths = np.bincount(arrays["moves_pair"], minlength=pairs)
     return {
@@ -320,7 +329,7 @@ def _policy_tables(result: Result, goals: Longs) -> Arrays:
     tables = result.arrays["policy"]
     owner = {int(g): i for i, g in enumerate(result.arrays["policy_goals"])}
     wanted = [place for place, g in enumerate(goals.tolist()) if g in owner]
-    room = max(MAX_POLICY_ENTRIES // max(math.prod(tables.shape[1:]), 1), 1)
+    room = max(PageLimits.policy_entries // max(math.prod(tables.shape[1:]), 1), 1)
     upper = {place: result.certificates[int(goals[place])].upper for place in wanted}
     # The page compares measured steps with the certificate, so goals with an upper bound come first.
     bounded, others = ([p for p in wanted if math.isfinite(upper[p]) == known] for known in (True, False))
@@ -339,6 +348,7 @@ def _spread_evenly(places: list[int], room: int) -> list[int]:
 
 
 def _compact_actions(tables: NDArray[Any], reset: int) -> NDArray[Any]:
+    # The largest number in a table is the reset.
     return np.ascontiguousarray(tables, np.uint8 if reset < 256 else np.uint16)
 
 
@@ -357,7 +367,9 @@ def layered_positions(start: int, seen: Bools, source: Longs, target: Longs) -> 
         into = (layer[target] == number) & (layer[source] == number - 1)
         total = np.bincount(target[into], height[source[into]], minlength=len(seen))[members]
         count = np.bincount(target[into], minlength=len(seen))[members]
+        # np.where computes both values everywhere, so the divisor must not be 0.
         wanted = np.where(count > 0, total / np.maximum(count, 1), 0.5)
+        # Stable: states with equal means keep the order of their numbers.
         members = members[np.argsort(wanted, kind="stable")]
         height[members] = (np.arange(len(members)) + 0.5) / max(len(members), 1)
         place[members, 0], place[members, 1] = number, height[members]
@@ -373,5 +385,6 @@ def _layers_from_start(start: int, seen: Bools, source: Longs, target: Longs) ->
         if not len(reached):
             break
         layer[reached] = number
+    # No path: the start is a guess, or the state belongs to a goal and was never visited.
     layer[seen & (layer < 0)] = layer.max() + 1
     return layer

@@ -31,10 +31,13 @@ from adagoal.runs.state_metadata import StateMetadata
 COLOUR_BLIND_PALETTE = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")
 """Palette of Okabe and Ito, which colour-blind people can tell apart."""
 GUIDE_COLOUR = "#666666"
-WALL_COLOUR, OUTSIDE_COLOUR, UNSEEN_COLOUR = "#3d434b", "#d3d7dc", "#ffffff"
-FINISHED_COLOUR, OPEN_COLOUR, NEUTRAL_COLOUR = "#31588a", "#d1742f", "#9aa3ad"
-MAX_COLUMNS_WITH_NUMBERS = 16
-"""Maps with more columns show colours only: the numbers would overlap."""
+
+
+class MapColour:
+    """Colours of cells without a value, and of goals."""
+
+    WALL, OUTSIDE, UNSEEN = "#3d434b", "#d3d7dc", "#ffffff"
+    FINISHED, OPEN, NEUTRAL = "#31588a", "#d1742f", "#9aa3ad"
 
 
 def figure_to_png(figure: Figure) -> bytes:
@@ -53,6 +56,7 @@ def save_figure(figure: Figure, path: Path) -> None:
 
 def figure_with_panels(columns: int, size: tuple[float, float], **options: object) -> tuple[Figure, list[Axes]]:
     """Return a figure with its panels in one row, without frames at the top and right."""
+    # Figures are made without pyplot, which would keep every one of them in memory until it is closed.
     figure = Figure(size, layout="constrained")
     axes = list(figure.subplots(1, columns, squeeze=False, **options).ravel())  # type: ignore[call-overload]
     for ax in axes:
@@ -74,10 +78,12 @@ def draw_curve_plots(plots: Sequence[CurvePlot]) -> Figure:
         for line in plot.lines:
             if line.seed is not None:
                 continue
+            # With more curves than colours, the colours repeat with another dash.
             repeat, i = divmod(names.index(line.name), len(COLOUR_BLIND_PALETTE))
             colour = COLOUR_BLIND_PALETTE[i]
             (legend[line.name],) = ax.plot(line.x, line.y, color=colour, linestyle=("-", "--", ":", "-.")[repeat % 4])
             seeds = [other for other in plot.lines if other.name == line.name and other.seed is not None]
+            # Quartiles need the values of all seeds at the same x.
             if len(seeds) > 1 and all(list(other.x) == list(line.x) for other in seeds):
                 low, high = np.quantile([other.y for other in seeds], (0.25, 0.75), axis=0)
                 ax.fill_between(line.x, low, high, color=colour, alpha=0.15, linewidth=0)
@@ -86,6 +92,7 @@ def draw_curve_plots(plots: Sequence[CurvePlot]) -> Figure:
             ax.annotate(name, (0.02, height), xycoords=("axes fraction", "data"), va="bottom", fontsize=7)
         scale = "log" if plot.log_axes else "linear"
         ax.set(xscale=scale, yscale=scale, xlabel=plot.x, ylabel=plot.y)
+        # Titles contain names that users chose: a dollar sign must not begin a formula.
         ax.set_title(plot.title, parse_math=False)
         ax.spines[["top", "right"]].set_visible(False)
     n_columns = min(columns + 1, len(legend))
@@ -128,12 +135,15 @@ def draw_goal_map(result: Result, states: StateMetadata) -> Figure:
         )
         ax.set_title(title, fontsize=10)
     figure.colorbar(cells, ax=axes, shrink=0.8, label="expected steps")
-    patches = [Patch(color=WALL_COLOUR, label="wall"), Patch(facecolor=OUTSIDE_COLOUR, label=f"beyond {L:g} steps")]
+    patches = [
+        Patch(color=MapColour.WALL, label="wall"),
+        Patch(facecolor=MapColour.OUTSIDE, label=f"beyond {L:g} steps"),
+    ]
     patches += [
-        Patch(facecolor=UNSEEN_COLOUR, edgecolor=NEUTRAL_COLOUR, hatch="///", label="never seen, or no bound yet")
+        Patch(facecolor=MapColour.UNSEEN, edgecolor=MapColour.NEUTRAL, hatch="///", label="never seen, or no bound yet")
     ]
     if result.open_goals:
-        patches += [Patch(facecolor="none", edgecolor=OPEN_COLOUR, linewidth=2, label="open")]
+        patches += [Patch(facecolor="none", edgecolor=MapColour.OPEN, linewidth=2, label="open")]
     figure.legend(handles=patches, loc="outside lower center", ncols=len(patches), frameon=False, fontsize=8)
     return figure
 
@@ -143,10 +153,13 @@ def draw_intervals(result: Result, states: StateMetadata) -> Figure:
     L, epsilon = result.radius, result.setting.epsilon
     X, open_goals = set(result.goals), set(result.open_goals)
     order = sorted(result.certificates, key=lambda g: (g not in X, *result.certificates[g], g))
+    # Goals far beyond the radius must not squeeze the others.
     top = max([L + epsilon, *(min(result.certificates[g].lower, 2 * L) for g in order)]) * 1.08
     lower = np.array([result.certificates[g].lower for g in order])
     upper = np.minimum([result.certificates[g].upper for g in order], top)
-    colours = [OPEN_COLOUR if g in open_goals else FINISHED_COLOUR if g in X else NEUTRAL_COLOUR for g in order]
+    colours = [
+        MapColour.OPEN if g in open_goals else MapColour.FINISHED if g in X else MapColour.NEUTRAL for g in order
+    ]
     place = np.arange(len(order))
     figure = Figure((9.0, 4.0), layout="constrained")
     ax = figure.subplots()
@@ -160,7 +173,7 @@ def draw_intervals(result: Result, states: StateMetadata) -> Figure:
     if len(order) <= 40:  # more names would overlap
         names = [to_single_line(numbered_goal_name(result, states, g), 28) for g in order]
         ax.set_xticks(place, names, rotation=90, fontsize=7, parse_math=False)
-    legend = {FINISHED_COLOUR: "in X, finished", OPEN_COLOUR: "in X, open", NEUTRAL_COLOUR: "outside X"}
+    legend = {MapColour.FINISHED: "in X, finished", MapColour.OPEN: "in X, open", MapColour.NEUTRAL: "outside X"}
     used = [Patch(color=colour, label=text) for colour, text in legend.items() if colour in colours]
     figure.legend(handles=used, loc="outside upper right", ncols=3, frameon=False, fontsize=8)
     ax.spines[["top", "right"]].set_visible(False)
@@ -199,35 +212,36 @@ def draw_grid_map(
     for state in np.flatnonzero(placed & shown & ~np.isnan(values)):
         cell = tuple(cells[state])
         grid[cell] = np.fmin(grid[cell], values[state])  # fmin ignores NaN, the value of an empty cell
-    background = np.full((*shape, 3), to_rgb(UNSEEN_COLOUR))
-    background[tuple(cells[placed & seen & ~shown].T)] = to_rgb(OUTSIDE_COLOUR)
-    background[layout.walls] = to_rgb(WALL_COLOUR)
-    ax.imshow(background, interpolation="nearest")
-    image = ax.imshow(np.ma.masked_invalid(grid), cmap=cmap, norm=norm, interpolation="nearest")
     grey = np.zeros(shape, bool)
     grey[tuple(cells[placed & seen & ~shown].T)] = True
+    background = np.full((*shape, 3), to_rgb(MapColour.UNSEEN))
+    background[grey] = to_rgb(MapColour.OUTSIDE)
+    background[layout.walls] = to_rgb(MapColour.WALL)
+    ax.imshow(background, interpolation="nearest")
+    image = ax.imshow(np.ma.masked_invalid(grid), cmap=cmap, norm=norm, interpolation="nearest")
     if layout.walls.size <= 2500:  # a patch per cell is slow on large maps
         for r, c in np.argwhere(np.isnan(grid) & ~layout.walls & ~grey).tolist():
             ax.add_patch(Rectangle((c - 0.5, r - 0.5), 1, 1, fill=False, hatch="///", edgecolor="#c3c9d0", linewidth=0))
         for r, c in cells[placed & marked].tolist() if marked is not None else []:
-            ax.add_patch(Rectangle((c - 0.42, r - 0.42), 0.84, 0.84, fill=False, edgecolor=OPEN_COLOUR, linewidth=1.6))
+            ax.add_patch(
+                Rectangle((c - 0.42, r - 0.42), 0.84, 0.84, fill=False, edgecolor=MapColour.OPEN, linewidth=1.6)
+            )
     start = None if states.start is None or not placed[states.start] else tuple(cells[states.start].tolist())
     if start is not None:
         ax.plot(
             start[1], start[0], marker="*", color="white", markeredgecolor="black", markersize=9, markeredgewidth=0.8
         )
-    if numbers and shape[1] <= MAX_COLUMNS_WITH_NUMBERS:
+    # With more columns numbers would overlap, and with three times as many the grid lines would hide the colours.
+    max_columns = 16
+    if numbers and shape[1] <= max_columns:
         for r, c in np.argwhere(~np.isnan(grid)).tolist():
             if (r, c) != start:
-                ink = _readable_text_colour(cmap, norm(grid[r, c]))
+                # The weights are those of perceived brightness: green looks brighter than blue.
+                brightness = np.dot(cmap(norm(grid[r, c]))[:3], (0.3, 0.59, 0.11))
+                ink = "black" if brightness > 0.5 else "white"
                 ax.text(c, r, format(grid[r, c], numbers), ha="center", va="center", fontsize=7, color=ink)
-    if shape[1] <= 3 * MAX_COLUMNS_WITH_NUMBERS:
+    if shape[1] <= 3 * max_columns:
         ax.hlines(np.arange(0.5, shape[0] - 1), -0.5, shape[1] - 0.5, colors="white", linewidth=0.5)
         ax.vlines(np.arange(0.5, shape[1] - 1), -0.5, shape[0] - 0.5, colors="white", linewidth=0.5)
     ax.set_axis_off()
     return image
-
-
-def _readable_text_colour(cmap: Colormap, share: float) -> str:
-    red, green, blue, _ = cmap(share)
-    return "black" if 0.3 * red + 0.59 * green + 0.11 * blue > 0.5 else "white"

@@ -11,7 +11,10 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import importlib.metadata
+import importlib.util
 import json
+import math
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -35,6 +38,7 @@ class PanelContent:
     """What one panel shows. All panels of a page share one name space of values and one of arrays."""
 
     values: Mapping[str, Any] = field(default_factory=dict)  # anything that JSON can hold: data.facts.NAME in scripts
+    # Arrays are stored as bytes: they may hold NaN and infinity, which JSON does not have.
     arrays: PageArrays = field(default_factory=dict)  # data.NAME in scripts
     html: str = ""  # markup of the panel, from :func:`render_macro`
 
@@ -43,16 +47,12 @@ class PanelContent:
 class Panel(Generic[SourceT]):
     """One part of a page: a function that returns its content, and the script that shows it."""
 
-    name: str
-    """The id of its element. A script finds it as ``$("NAME")``."""
-    title: str
-    """Its heading. Without a title the HTML of the panel brings its own sections."""
-    collect: Callable[[SourceT], PanelContent | None]
-    """Return the content, or None to leave the panel out."""
+    name: str  # id of its element: a script finds it as $("NAME")
+    title: str  # heading; without one the HTML of the panel brings its own sections
+    collect: Callable[[SourceT], PanelContent | None]  # None leaves the panel out
+    # Files in ``static/``, or absolute paths. A live page replaces the HTML of panels without a script.
     scripts: tuple[str | Path, ...] = ()
-    """Files in ``static/``, or absolute paths. A live page replaces the HTML of panels without a script."""
-    group: str = ""
-    """CSS class of the box around this panel and its neighbours of the same group."""
+    group: str = ""  # CSS class of the box around this panel and its neighbours of the same group
 
 
 @dataclass(frozen=True)
@@ -74,30 +74,26 @@ class ReportPage:
 
     def render(self, live: bool = False) -> str:
         """Return the page as HTML; a ``live`` page asks its server for new data."""
+        # Several panels may need a script. It is included once, because its constants cannot be declared twice.
         names = dict.fromkeys(script for panel, _ in self.contents for script in panel.scripts)
-        scripts = [*_bokeh_scripts(), "".join(map(_read_static_file, ("common.js", *names)))]
+        bokeh_scripts, licence = _bokeh_files()
+        scripts = [*bokeh_scripts, "".join(map(_read_static_file, ("common.js", *names)))]
         groups = [(group, list(part)) for group, part in groupby(self.contents, lambda pair: pair[0].group)]
-        return (
-            _template_environment()
-            .get_template("page.html")
-            .render(
-                page=self,
-                groups=groups,
-                live=live,
-                scripts=scripts,
-                policy=_content_security_policy(tuple(scripts)),
-                style=_read_static_file("page.css"),
-                block=base64.b64encode(self.pack_data()).decode(),
-                licence=_bokeh_licence(),
-            )
+        texts = {"policy": _content_security_policy(tuple(scripts)), "style": _read_static_file("page.css")}
+        block = base64.b64encode(self.pack_data()).decode()
+        template = _template_environment().get_template("page.html")
+        return template.render(
+            page=self, groups=groups, live=live, scripts=scripts, **texts, block=block, licence=licence
         )
 
     def pack_data(self, **more: Any) -> bytes:
         """Return the data of all panels as one block; ``more`` values describe the state of a live run."""
         values: dict[str, Any] = {"panels": [panel.name for panel, _ in self.contents]}
+        # A live page replaces the markup of these panels. Panels with a script redraw themselves from the data.
         values["html"] = {panel.name: content.html for panel, content in self.contents if not panel.scripts}
         arrays: dict[str, NDArray[Any]] = {}
         for panel, content in self.contents:
+            # Scripts read one object, so a name used twice would silently hide the values of the first panel.
             taken = content.values.keys() & values.keys() | content.arrays.keys() & arrays.keys()
             assert not taken, f"panel {panel.name}: another panel uses the names {sorted(taken)}"
             values |= content.values
@@ -112,11 +108,13 @@ def render_macro(template: str, name: str, *arguments: Any) -> str:
 
 @cache
 def _template_environment() -> Environment:
+    # Worker processes import this module through the comparison, and render nothing.
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
     environment = Environment(
         loader=FileSystemLoader(Path(__file__).parent / "templates"),
         autoescape=True,
+        # By default Jinja2 prints nothing for a misspelt variable; this makes it an error.
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
@@ -131,21 +129,20 @@ def _read_static_file(name: str | Path) -> str:
 
 
 @cache
-def _bokeh_scripts() -> tuple[str, ...]:
+def _bokeh_files() -> tuple[tuple[str, ...], dict[str, str]]:
+    """Return the scripts of BokehJS, and the version and licence of Bokeh."""
+    # The files are read without `import bokeh`, which takes longer than writing the page.
+    spec = importlib.util.find_spec("bokeh")
+    if spec is None or not spec.submodule_search_locations:
+        raise ModuleNotFoundError("No module named 'bokeh'", name="bokeh")
+    folder = Path(spec.submodule_search_locations[0])
     # The core and the plotting functions. Widgets are left out: the page uses the controls of the browser.
-    from bokeh.resources import Resources
-
-    scripts = tuple(map(str, Resources(mode="inline", components=["bokeh", "bokeh-api"]).js_raw[:2]))
+    files = (folder / "server" / "static" / "js" / f"{name}.min.js" for name in ("bokeh", "bokeh-api"))
+    scripts = tuple(f"/* BEGIN {file.name} */\n{file.read_text(encoding='utf-8')}" for file in files)
+    # An inline script ends at the first end tag, also in the middle of a string.
     assert not any("</script" in script for script in scripts)
-    return scripts
-
-
-@cache
-def _bokeh_licence() -> dict[str, str]:
-    import bokeh
-
-    text = Path(bokeh.__file__).with_name("LICENSE.txt").read_text(encoding="utf-8")
-    return {"version": bokeh.__version__, "text": text.strip()}
+    licence = (folder / "LICENSE.txt").read_text(encoding="utf-8").strip()
+    return scripts, {"version": importlib.metadata.version("bokeh"), "text": licence}
 
 
 @cache
@@ -153,6 +150,7 @@ def _content_security_policy(scripts: tuple[str, ...]) -> str:
     hashes = (base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() for text in scripts)
     allowed = " ".join(f"'sha256-{value}'" for value in hashes)
     return (
+        # connect-src: a live page fetches its data from its own server. Everything else is in the file.
         f"default-src 'none'; script-src {allowed}; style-src 'unsafe-inline'; img-src 'self' data: blob:; "
         "connect-src 'self'; base-uri 'none'; form-action 'none'"
     )
@@ -168,8 +166,10 @@ def pack_data_block(values: object, arrays: PageArrays) -> bytes:
     places: dict[str, Any] = {}
     data = bytearray()
     for name, array in arrays.items():
-        if array.dtype.str not in ("<f8", "<f4", "<i4", "<u4", "<u2", "|u1"):  # the typed arrays of JavaScript
+        # These types have a typed array in JavaScript. int64 has one of BigInt, with which numbers cannot be mixed.
+        if array.dtype.str not in ("<f8", "<f4", "<i4", "<u4", "<u2", "|u1"):
             raise ValueError(f"{name} has the type {array.dtype}, which no page can read")
+        # tobytes writes C order, in which the scripts index, whatever the layout of the array in memory.
         places[name] = {"type": array.dtype.str, "shape": array.shape, "at": len(data)}
         data += _pad_to_eight_bytes(array.tobytes())
     head = _pad_to_eight_bytes(json.dumps({"facts": values, "arrays": places}, default=_to_python_number).encode())
@@ -183,8 +183,7 @@ def unpack_data_block(block: bytes) -> tuple[Any, dict[str, NDArray[Any]]]:
     head = json.loads(whole[8:end])
     arrays = {}
     for name, entry in head["arrays"].items():
-        count = int(np.prod(entry["shape"], dtype=int))
-        flat = np.frombuffer(whole, entry["type"], count, end + entry["at"])
+        flat = np.frombuffer(whole, entry["type"], math.prod(entry["shape"]), end + entry["at"])
         arrays[name] = flat.reshape(entry["shape"])
     return head["facts"], arrays
 

@@ -30,8 +30,6 @@ from adagoal.report.html_page import ReportPage
 from adagoal.runs.folder_reader import last_commit_stamp
 from adagoal.runs.stop_requests import request_stop
 
-LOOPBACK_ADDRESS = "127.0.0.1"
-
 
 class ReportSource:
     """What a live page shows: by default the last save in a run folder.
@@ -48,6 +46,7 @@ class ReportSource:
 
     def version_stamp(self) -> str:
         """Return a text that changes whenever the page would change."""
+        # A run that ends changes the page without a save: its status line and its stop button.
         return f"{last_commit_stamp(self.folder)} {self.is_running()}"
 
     def is_running(self) -> bool:
@@ -72,25 +71,29 @@ def serve_report(source: ReportSource, port: int = 0) -> Iterator[str]:
     """Serve a source in background threads and yield the address, with its token. Port 0 means any free port."""
     token = secrets.token_urlsafe(16)
     try:
-        server = _QuietServer((LOOPBACK_ADDRESS, port), _make_handler(source, token))
+        server = _QuietServer((_QuietServer.host, port), _make_handler(source, token))
     except OSError as error:
         raise InputError(f"{port} cannot be used ({error.strerror})", "port") from None
-    server.daemon_threads = True  # an open connection must not keep the process alive
+    # An open connection must not keep the process alive.
+    server.daemon_threads = True
+    # shutdown() waits for the next poll, so the default of half a second would delay the end of a run.
     thread = threading.Thread(target=server.serve_forever, args=(0.1,), daemon=True)
     thread.start()
     try:
-        yield f"http://{LOOPBACK_ADDRESS}:{server.server_address[1]}/{token}/"
+        yield f"http://{_QuietServer.host}:{server.server_address[1]}/{token}/"
     finally:
+        # First the loop ends, then its socket is closed: the loop would fail on a closed socket.
         server.shutdown()
         server.server_close()
         thread.join()
 
 
 class _QuietServer(ThreadingHTTPServer):
-    """A server that prints nothing when a browser closes the connection."""
+    """A server on the loopback address that prints nothing when a browser closes the connection."""
+
+    host = "127.0.0.1"
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Print the traceback of any other error."""
         if not isinstance(sys.exception(), OSError):
             super().handle_error(request, client_address)
 
@@ -98,6 +101,7 @@ class _QuietServer(ThreadingHTTPServer):
 def _make_handler(source: ReportSource, token: str) -> type[BaseHTTPRequestHandler]:
     class Handler(BaseHTTPRequestHandler):
         timeout = 10.0  # seconds; a request that takes longer to arrive is dropped
+        # Answers do not tell the version of Python.
         server_version, sys_version = "adagoal", ""
 
         def do_GET(self) -> None:
@@ -114,7 +118,7 @@ def _make_handler(source: ReportSource, token: str) -> type[BaseHTTPRequestHandl
                 self._send(HTTPStatus.BAD_REQUEST, b"bad request\n")
                 return
             given, _, name = url.path.removeprefix("/").partition("/")
-            is_own_host = self.headers.get("Host") in (f"{LOOPBACK_ADDRESS}:{port}", f"localhost:{port}")
+            is_own_host = self.headers.get("Host") in (f"{_QuietServer.host}:{port}", f"localhost:{port}")
             # compare_digest takes the same time for every token, so response times reveal nothing about it.
             if not (is_own_host and secrets.compare_digest(given.encode(), token.encode()) and name in routes):
                 self._send(HTTPStatus.NOT_FOUND, b"not found\n")
@@ -122,6 +126,7 @@ def _make_handler(source: ReportSource, token: str) -> type[BaseHTTPRequestHandl
             try:
                 routes[name]({key: values[-1] for key, values in parse_qs(url.query).items()})
             except InputError as error:
+                # A run that has saved nothing yet is not an error: this page reloads itself until there is a result.
                 self._send(HTTPStatus.SERVICE_UNAVAILABLE, _waiting_page(error), "text/html")
             except OSError:
                 pass  # the browser closed the connection
@@ -154,7 +159,9 @@ def _make_handler(source: ReportSource, token: str) -> type[BaseHTTPRequestHandl
                 "Content-Length": str(len(body)),
                 "Cache-Control": "no-store",
                 "X-Content-Type-Options": "nosniff",
+                # The address contains the token, which no other site may learn.
                 "Referrer-Policy": "no-referrer",
+                # Browsers ignore frame-ancestors in the policy of the page itself; it must be a header.
                 "Content-Security-Policy": "frame-ancestors 'none'",
             }
             for name, value in headers.items():
@@ -165,7 +172,7 @@ def _make_handler(source: ReportSource, token: str) -> type[BaseHTTPRequestHandl
             self.wfile.write(body)
 
         def log_message(self, format: str, *args: object) -> None:
-            """Print nothing: the terminal shows the progress of the run."""
+            pass  # the terminal shows the progress of the run
 
     return Handler
 

@@ -35,6 +35,7 @@ class Page:
     def open(self) -> Path:
         """Show the page in a browser. It is written to a temporary file, which is not removed."""
         number, name = tempfile.mkstemp(prefix="adagoal-", suffix=".html")
+        # The page is written by name, atomically; mkstemp only reserves the name.
         os.close(number)
         file = self.save(name)
         webbrowser.open(file.as_uri())
@@ -67,9 +68,9 @@ def show(run: Result | str | Path) -> Page:
     elif not isinstance(run, str | os.PathLike):
         raise InputError(f"must be a result, or the path of a run's folder, got {run!r}", "run")
     elif is_training_folder(folder := Path(run)):
-        from adagoal.report.training_page import read_training_page
+        from adagoal.report.training_page import read_training_folder, training_page
 
-        page = read_training_page(folder)
+        page = training_page(read_training_folder(folder))
     else:
         result = load_result(folder)
         page = exploration_page(ExplorationSource(result, result.view, folder))

@@ -42,6 +42,7 @@ def draw_goal_heatmaps(chosen: Floats, train: Floats, test: Floats, table: Float
     for k, (ax, part) in enumerate(zip(axes, np.array_split(chosen, 4), strict=True)):
         flat = part.reshape(-1, part.shape[-1])
         counts, _, _ = np.histogram2d(flat[:, 0], flat[:, 1], bins=edges)
+        # The square root makes rare choices visible beside frequent ones.
         ax.imshow(np.sqrt(counts.T), origin="lower", aspect="equal", cmap="magma", extent=(*train[:, 0], *train[:, 1]))
         draw_box_outline(ax, test, "#ffd166")
         if table is not None:
@@ -59,11 +60,11 @@ def draw_value_maps(D: Floats, E: Floats, low: Floats, high: Floats, test: Float
     axes = figure.subplots(1, 2)
     extent = (float(low[0]), float(high[0]), float(low[1]), float(high[1]))
     for ax, values, name, top in ((axes[0], D, "D(g), steps", 2 * radius), (axes[1], E, "E(g), disagreement", np.inf)):
-        is_cut = values.max() > top  # far goals have huge D; without a limit the rest would have one colour
-        image = ax.imshow(
-            values.T, origin="lower", extent=extent, cmap="viridis", aspect="equal", vmax=top if is_cut else None
-        )
-        figure.colorbar(image, ax=ax, shrink=0.8, extend="max" if is_cut else "neither")
+        # Far goals have huge D; without a limit the rest would have one colour.
+        limit, extend = (top, "max") if values.max() > top else (None, "neither")
+        image = ax.imshow(values.T, origin="lower", extent=extent, cmap="viridis", aspect="equal", vmax=limit)
+        figure.colorbar(image, ax=ax, shrink=0.8, extend=extend)
+        # Matplotlib warns if a contour has no points.
         if D.min() < radius < D.max():
             ax.contour(D.T, levels=[radius], extent=extent, colors="white", linewidths=1)
         draw_box_outline(ax, test, "#ffd166")
@@ -130,7 +131,9 @@ def certified_share_map(cells: Sequence[GoalCell], i: int, j: int) -> tuple[Floa
     n = 100
     low, high = (np.stack([getattr(cell, end) for cell in cells]) for end in ("low", "high"))
     size = high - low
+    # A coordinate in which goals do not vary has no extent; as a factor 0 it would erase every volume.
     depth = np.where(size > 0.0, size, 1.0).prod(1) / np.where(size > 0.0, size, 1.0)[:, [i, j]].prod(1)
+    # The middles of n pixels.
     grid = [np.linspace(low[:, k].min(), high[:, k].max(), 2 * n + 1)[1::2] for k in (i, j)]
     inside = [(low[:, k, None] <= g) & (g <= high[:, k, None]) for k, g in zip((i, j), grid, strict=True)]
     certified = np.array([cell.verdict == "certified" for cell in cells])

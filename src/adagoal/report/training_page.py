@@ -6,6 +6,7 @@ import base64
 import os
 import statistics
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from shlex import quote
 from typing import Any, NamedTuple
@@ -27,50 +28,43 @@ from adagoal.runs import training_files as files
 from adagoal.runs.folder_reader import SavedRun, read_saved_run
 from adagoal.runs.result_text import Headline, resume_training_command
 
-EVALUATION_FILE, CERTIFICATE_FILE = "evaluation.json", "certificate.json"
-OUTDATED_FILES_TITLE = "Not shown: these files are about an earlier policy"
-MAX_CHOSEN_GOALS = 200_000
-"""Largest number of chosen goals in a page; of more goals only every n-th cycle is shown."""
 
-
-def _open_object(**properties: Any) -> dict[str, Any]:
-    # Other entries are allowed: the page reads only a part of what the commands write.
-    return {"type": "object", "required": list(properties), "properties": properties}
-
-
-def _list_of(items: dict[str, Any]) -> dict[str, Any]:
-    return {"type": "array", "items": items}
-
-
-_NUMBER, _TEXT = {"type": "number"}, {"type": "string"}
-_SHARE = {"type": "number", "minimum": 0, "maximum": 1}
-_ABOUT = {"type": "object", "properties": {"policy": _TEXT}}
-_VERDICT = {"enum": [str(verdict) for verdict in Verdict]}
-_BIN = _open_object(
-    **{"from": _NUMBER}, to=_NUMBER, episodes=COUNT_SCHEMA, success=_SHARE | {"type": ["number", "null"]}
-)
-_CELL = _open_object(
-    low=_list_of(_NUMBER),
-    high=_list_of(_NUMBER),
-    share=_SHARE,
-    rollouts=COUNT_SCHEMA,
-    reached=COUNT_SCHEMA,
-    verdict=_VERDICT,
-)
-EXTRA_FILE_SCHEMAS = {
-    EVALUATION_FILE: _open_object(about=_ABOUT, by={"type": "object", "additionalProperties": _list_of(_BIN)}),
-    CERTIFICATE_FILE: _open_object(about=_ABOUT, statement=_TEXT, cells=_list_of(_CELL)),
-}
-"""What the page reads from the files of other commands."""
-
-
-class ExtraFiles(NamedTuple):
+@dataclass(frozen=True)
+class ExtraFiles:
     """Files that ``evaluate`` and ``certify`` left in the folder of the training run."""
 
-    current_contents: dict[str, Any]
-    """Contents of the files about a policy of this folder, by name."""
-    outdated_names: list[str]
-    """Names of the files about another policy: training was continued or replaced since."""
+    current_contents: dict[str, Any]  # contents of the files about a policy of this folder, by name
+    outdated_names: list[str]  # files about another policy: training was continued or replaced since
+
+    evaluation, certificate = "evaluation.json", "certificate.json"
+    outdated_title = "Not shown: these files are about an earlier policy"
+
+    @staticmethod
+    def schemas() -> dict[str, Any]:
+        """Return what the page reads from each file."""
+
+        def open_object(**properties: Any) -> dict[str, Any]:
+            # Other entries are allowed: the page reads only a part of what the commands write.
+            return {"type": "object", "required": list(properties), "properties": properties}
+
+        def list_of(items: dict[str, Any]) -> dict[str, Any]:
+            return {"type": "array", "items": items}
+
+        number, text = {"type": "number"}, {"type": "string"}
+        share = {"type": "number", "minimum": 0, "maximum": 1}
+        about = {"type": "object", "properties": {"policy": text}}
+        # An interval without episodes has no success, which JSON writes as null.
+        success = share | {"type": ["number", "null"]}
+        one_bin = open_object(**{"from": number}, to=number, episodes=COUNT_SCHEMA, success=success)
+        corners = {"low": list_of(number), "high": list_of(number)}
+        counts = {"rollouts": COUNT_SCHEMA, "reached": COUNT_SCHEMA}
+        verdict = {"enum": [str(verdict) for verdict in Verdict]}
+        cell = open_object(**corners, share=share, **counts, verdict=verdict)
+        by_name = {"type": "object", "additionalProperties": list_of(one_bin)}
+        return {
+            ExtraFiles.evaluation: open_object(about=about, by=by_name),
+            ExtraFiles.certificate: open_object(about=about, statement=text, cells=list_of(cell)),
+        }
 
 
 class TrainingSource(NamedTuple):
@@ -82,14 +76,10 @@ class TrainingSource(NamedTuple):
     extra: ExtraFiles
 
     @property
-    def evaluated(self) -> EvaluationBins:
-        """Success by distance or coordinate, as ``adagoal evaluate`` measured it; empty if it was not called."""
-        bins: EvaluationBins = self.extra.current_contents.get(EVALUATION_FILE, {}).get("by", {})
+    def evaluated(self) -> Mapping[str, Sequence[Mapping[str, Any]]]:
+        """Intervals with their success, by distance or coordinate; empty without ``adagoal evaluate``."""
+        bins: Mapping[str, Any] = self.extra.current_contents.get(ExtraFiles.evaluation, {}).get("by", {})
         return bins
-
-
-EvaluationBins = Mapping[str, Sequence[Mapping[str, Any]]]
-"""By the name of a distance or coordinate, intervals with their success."""
 
 
 def write_training_report(folder: str | Path, env: str | None = None, trust: bool = False, png: bool = False) -> Path:
@@ -109,6 +99,7 @@ def write_training_report(folder: str | Path, env: str | None = None, trust: boo
         for name, (figure, caption) in drawn.items():
             figures.save_figure(figure, folder / name)
             captions[name] = caption
+    # The page embeds the strip, so it is rendered first.
     training_video.write_video_strip(source.record, env, trust)
     write_text(folder / "report.html", training_page(source, captions).render())
     return folder / "report.html"
@@ -126,11 +117,6 @@ def read_training_folder(folder: Path) -> TrainingSource:
     return read_saved_run(folder, load)
 
 
-def read_training_page(folder: Path) -> ReportPage:
-    """Return the page of the training run in a folder."""
-    return training_page(read_training_folder(folder))
-
-
 def training_page(source: TrainingSource, pictures: Mapping[str, str] | None = None) -> ReportPage:
     """Return the page; ``pictures`` are files beside it and their captions."""
     config = source.record.configs[0]
@@ -141,8 +127,7 @@ class TrainingFolderSource(ReportSource):
     """The live page of training runs: the last save in their folder."""
 
     def current_page(self) -> ReportPage:
-        """Return the page of the last save."""
-        return read_training_page(self.folder)
+        return training_page(read_training_folder(self.folder))
 
 
 def summary_panel(source: TrainingSource) -> PanelContent:
@@ -155,17 +140,16 @@ def summary_panel(source: TrainingSource) -> PanelContent:
         Status.BUDGET: "Stopped by the time limit",
         Status.INTERRUPTED: "Interrupted",
     }
-    steps = last_points[0]["steps"]
-    success = statistics.fmean(point["success"] for point in last_points)
-    seconds = record.data["wall_seconds"]
-    text = (
-        f"In the last test {success:.0%} of the episodes ended at their goal, after {steps:,} steps ({seconds:,.0f} s)."
-    )
+    steps, seconds = last_points[0]["steps"], record.data["wall_seconds"]
+    share = f"{statistics.fmean(point['success'] for point in last_points):.0%}"
+    text = f"In the last test {share} of the episodes ended at their goal, after {steps:,} steps ({seconds:,.0f} s)."
     head = Headline("good" if status.finished else "partial", titles[status], (text,))
     command = "" if status.finished else resume_training_command(record.configs[0], record.path, steps)
-    writers = {EVALUATION_FILE: "adagoal evaluate", CERTIFICATE_FILE: "adagoal certify"}
+    writers = {ExtraFiles.evaluation: "adagoal evaluate", ExtraFiles.certificate: "adagoal certify"}
     outdated = [f"{name}: repeat {writers[name]} {quote(str(record.path))}" for name in source.extra.outdated_names]
-    return PanelContent(html=render_macro("shared.html", "summary", head, command, [(OUTDATED_FILES_TITLE, outdated)]))
+    return PanelContent(
+        html=render_macro("shared.html", "summary", head, command, [(ExtraFiles.outdated_title, outdated)])
+    )
 
 
 def space_panel(source: TrainingSource) -> PanelContent | None:
@@ -175,7 +159,8 @@ def space_panel(source: TrainingSource) -> PanelContent | None:
     if arrays["chosen"].shape[-1] < 2:
         return None
     chosen = arrays["chosen"][:, 0, :, :2]
-    every = -(-chosen[..., 0].size // MAX_CHOSEN_GOALS)
+    # The page contains at most 200,000 goals, 1.6 MB; of more goals only every n-th cycle is shown.
+    every = -(-chosen[..., 0].size // 200_000)
     boxes = {"train": "train_box_0", "test": "test_box_0", "table": "table"}
     spaces = np.stack([arrays[f"train_box_{run}"][:, :2] for run in range(len(record.configs))])
     values = {
@@ -186,6 +171,7 @@ def space_panel(source: TrainingSource) -> PanelContent | None:
         "ends": [spaces[:, 0].min(0).tolist(), spaces[:, 1].max(0).tolist()],  # the maps cover the spaces of all runs
         "map_cycles": list(past.maps),
     }
+    # Single precision is enough for a drawing, and halves the page.
     shown = {"chosen": np.ascontiguousarray(chosen[::every], np.float32)}
     if "D" in arrays and arrays["D"].ndim == 3:
         shown |= {name: np.ascontiguousarray(arrays[name][0], np.float32) for name in ("D", "E")}
@@ -197,7 +183,7 @@ def space_panel(source: TrainingSource) -> PanelContent | None:
 
 def certificate_panel(source: TrainingSource) -> PanelContent | None:
     """Return the cells of the certificate that ``adagoal certify`` wrote."""
-    certificate = source.extra.current_contents.get(CERTIFICATE_FILE)
+    certificate = source.extra.current_contents.get(ExtraFiles.certificate)
     if certificate is None or not certificate["cells"]:
         return None
     html = render_macro("training.html", "certificate", certificate["statement"])
@@ -252,15 +238,18 @@ PANELS = (
 def _read_extra_files(saved_run: SavedRun, record: files.TrainingRecord) -> ExtraFiles:
     """Read and check what ``evaluate`` and ``certify`` wrote, and sort out what is about another policy."""
     folder = record.path
-    contents = {name: read_json(folder / name) for name in EXTRA_FILE_SCHEMAS if os.path.lexists(folder / name)}
+    schemas = ExtraFiles.schemas()
+    # lexists: a broken link is damage that must be reported, not a missing file.
+    contents = {name: read_json(folder / name) for name in schemas if os.path.lexists(folder / name)}
     for name, data in contents.items():
         with report_read_errors(folder / name):
-            check_json_value(EXTRA_FILE_SCHEMAS[name], data)
+            check_json_value(schemas[name], data)
             for cell in data.get("cells", ()):
                 if not len(cell["low"]) == len(cell["high"]) >= 1:
                     raise ValueError("a cell has no corners")
     policies: set[str] = set()
-    if contents:  # a policy takes a while to read
+    # A policy takes a while to read, and most folders have no such files.
+    if contents:
         policies = {files.read_policy(saved_run, record, run).fingerprint() for run in range(len(record.configs))}
     current = {name: data for name, data in contents.items() if data["about"].get("policy") in policies}
     return ExtraFiles(current, [name for name in contents if name not in current])
@@ -271,6 +260,7 @@ def training_plots(source: TrainingSource) -> list[CurvePlot]:
     record, past = source.record, source.past
     steps, share = "environment steps", "share of test goals"
     tests = {"success": "last step", "success_any": "any step"}
+    # Shares are often 0, which a logarithmic axis cannot show.
     plots = [CurvePlot("Test success", steps, share, _curves_over_steps(record, tests), log_axes=False)]
     goal_curves = {
         "inside_test": "in the test space",
@@ -294,6 +284,7 @@ def training_plots(source: TrainingSource) -> list[CurvePlot]:
 def _success_by_distance(past: ValueMapHistory, seeds: Sequence[int]) -> list[Curve]:
     """Return success by distance in the four quarters of training, over all runs and for each run."""
     tests = np.stack(past.tests).astype(np.float64)
+    # The quarters have the same intervals, so their curves can be compared.
     edges = policy_evaluation.success_bin_edges(tests[..., 0])
     lines = []
     for quarter, part in enumerate(np.array_split(tests, 4)):
@@ -321,6 +312,7 @@ def _curves_over_steps(record: files.TrainingRecord, names: dict[str, str]) -> l
         ]
         if not all(x for x, _ in runs):
             continue
+        # Curves may differ in length: the mean ends with the shortest.
         mean = [statistics.fmean(values) for values in zip(*(y for _, y in runs), strict=False)]
         lines.append(Curve(name, runs[0][0][: len(mean)], mean))
         if len(runs) > 1:
@@ -332,6 +324,7 @@ def training_tables(source: TrainingSource) -> str:
     """Return the tables in Markdown: the runs and, if they were evaluated, their success by distance."""
     rows = ["| goal rule | seed | steps | success, last step | any step |", "| --- | ---: | ---: | ---: | ---: |"]
     for config, curve in zip(source.record.configs, source.record.learning_curves, strict=True):
+        # A bar would end the cell of the table.
         rule = config.goal_rule.replace("|", "/")
         end = curve[-1]
         rows.append(f"| {rule} | {config.seed} | {end['steps']:,} | {end['success']:.2f} | {end['success_any']:.2f} |")

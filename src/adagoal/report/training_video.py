@@ -34,9 +34,11 @@ def write_video_strip(record: files.TrainingRecord, env: str | None, trust: bool
         "import sys; sys.path[:] = sys.argv[2:]; "
         "from adagoal.report import training_video; training_video.render_strip_of_folder()"
     )
+    # EGL renders without a display. A choice of the user wins, because it comes later.
     environment = {"MUJOCO_GL": "egl", **os.environ, **safe_imports.safe_path_variables()}
     path = record.path / VIDEO_STRIP_FILE
-    path.unlink(missing_ok=True)  # an old strip would show an earlier policy
+    # An old strip would show an earlier policy.
+    path.unlink(missing_ok=True)
     try:
         record.env_source(env, trust)
     except InputError:
@@ -61,6 +63,7 @@ def render_frames(folder: Path) -> NDArray[np.uint8]:
     source = goal_envs.EnvSource(policy.env)
     env = source.make_env(render_mode="rgb_array")
     horizon = env_inspection.measure_dimensions(env, source, config.horizon).horizon
+    # Fixed seeds: the same policy is shown on the same goal.
     goals = goal_samplers.make_goal_sampler(env, "test_goals", config.test_goals)(np.random.default_rng(1), 32)
     observation, _ = env.reset(seed=1)
     goal = goals[np.argmax(np.linalg.norm(goals - flatten_numbers(observation["achieved_goal"]), axis=1))]
@@ -72,10 +75,10 @@ def render_frames(folder: Path) -> NDArray[np.uint8]:
     ended = False
     for t in range(1, horizon + 1):
         if not ended:
-            observation, _, terminated, truncated, _ = env.step(
-                policy(observation, goal).astype(env.action_space.dtype)
-            )
+            action = policy(observation, goal).astype(env.action_space.dtype)
+            observation, _, terminated, truncated, _ = env.step(action)
             ended = terminated or truncated
+        # After the end of the episode the frames repeat its last state.
         if t in shown_steps:
             frames[t] = env.render()
     return np.stack([frames[t] for t in shown_steps])

@@ -17,15 +17,14 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar
 
-from rich.console import Console, Group, RenderableType
-from rich.live import Live
-from rich.progress_bar import ProgressBar
-from rich.text import Text
-
 from adagoal.core.exploration_run import ExplorationRun, RunObserver
 from adagoal.core.user_code import call_observer
 
+# Functions import Rich, because only a display needs it.
 if TYPE_CHECKING:
+    from rich.console import RenderableType
+    from rich.live import Live
+
     from adagoal.deep.training_history import TrainingHistory
 
 PLAIN_LINE_SECONDS = 10.0  # between two plain lines of an exploration
@@ -50,6 +49,8 @@ class ProgressDisplay:
     ticking = False  # True: describe again every second, for displays with a clock
 
     def __init__(self, quiet: bool = False) -> None:
+        from rich.console import Console
+
         self._console = Console(stderr=True, quiet=quiet)
         # In a notebook Rich draws into a widget, which needs ipywidgets.
         in_notebook = self._console.is_jupyter and importlib.util.find_spec("ipywidgets") is not None
@@ -65,6 +66,8 @@ class ProgressDisplay:
         raise NotImplementedError
 
     def __enter__(self) -> Self:
+        from rich.live import Live
+
         # Plain lines start after a pause, so short runs print none.
         self._next_update_time = time.monotonic() + (0.0 if self.is_live else PLAIN_LINE_SECONDS)
         # A new one each time: a Live that was stopped would move the cursor up again.
@@ -104,6 +107,10 @@ class ProgressDisplay:
         self._console.print(line, soft_wrap=True, highlight=False, markup=False)
 
     def _render(self) -> RenderableType:
+        from rich.console import Group
+        from rich.progress_bar import ProgressBar
+        from rich.text import Text
+
         if self.ticking and self._observed is not None:
             self._shown = self.describe(*self._observed)
         if self._shown.table is not None:

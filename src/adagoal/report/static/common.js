@@ -132,6 +132,7 @@ function followColours(dark) {
 const round = (x, digits = 2) => Number.isFinite(x) ? x.toLocaleString("en-GB",
   {minimumFractionDigits: digits, maximumFractionDigits: digits}) : "none yet";
 const whole = x => Math.round(x).toLocaleString("en-GB");
+const plural = (n, noun) => `${whole(n)} ${noun}${n === 1 ? "" : "s"}`;
 
 /* Viridis: its lightness grows evenly, so colour-blind readers see the same order. */
 const RAMP = ["#440154", "#482878", "#3e4a89", "#31688e", "#26828e", "#1f9e89", "#35b779", "#6ece58", "#b5de2b", "#fde725"];

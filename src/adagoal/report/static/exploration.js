@@ -20,9 +20,26 @@ function at(g, moment) {
   return {lower: d.moment_lower[k], upper: d.moment_upper[k], stand: d.moment_stand[k], chosen: d.moment_chosen[k]};
 }
 
+/* The goal of a link such as report.html#goal=20, undefined without one. */
+const linkedGoal = () => page.row[/^#goal=(\d+)$/.exec(location.hash)?.[1]];
+
+/* The goal that a page shows first: the open one with the largest error, or the farthest if none is open. Goals with a
+   policy and an upper bound come first, because the charts of the others would be empty. */
+function firstGoal(d) {
+  const all = [...d.goal.keys()], full = all.filter(g => d.policy_row[g] >= 0 && Number.isFinite(d.upper[g]));
+  const goals = full.length ? full : all, open = goals.filter(g => d.stand[g] === OPEN);
+  const most = (among, value) => among.reduce((a, b) => value(b) > value(a) ? b : a, among[0] ?? -1);
+  return open.length ? most(open, g => d.error[g]) : most(goals, g => d.upper[g]);
+}
+
+let linkTimer = null;
 async function choose(g) {
   if (!(g >= 0 && g < page.data.goal.length)) return;
   page.goal = g;
+  // The address becomes a link to the goal, later: browsers refuse hundreds of changes while an arrow key is held down.
+  // A page inside a notebook (about:srcdoc) has no address of its own.
+  clearTimeout(linkTimer);
+  if (location.protocol !== "about:") linkTimer = setTimeout(() => history.replaceState(null, "", `#goal=${page.data.goal[g]}`), 200);
   stopAgent();
   redraw();
   if (document.body.dataset.live && page.model.known && !page.model.policy(g) && page.data.stand[g] !== BEYOND) {
@@ -60,7 +77,7 @@ addPanel({
     const atEnd = !before || page.moment === before.moment_steps.length - 1;
     page.model = new Model(data);
     findPlaces(data);
-    page.goal = page.row[goal] ?? -1;
+    page.goal = page.row[goal] ?? linkedGoal() ?? firstGoal(data);
     page.moment = atEnd ? last() : Math.min(page.moment, last());
   },
   start() {
@@ -68,5 +85,7 @@ addPanel({
       const goal = event.target.dataset ? event.target.dataset.goal : undefined;
       if (goal !== undefined) choose(page.row[Number(goal)]);
     });
+    addEventListener("hashchange", () => choose(linkedGoal()));
+    choose(linkedGoal());  // a live page fetches its policy
   },
 });

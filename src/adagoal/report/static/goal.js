@@ -63,7 +63,7 @@ function describePath(policy, walk) {
   }
   const names = walk.slice(0, 12).map(label).join(" → ") + (walk.length > 12 ? " → …" : "");
   const arrives = targets(page.goal).includes(walk[walk.length - 1]);
-  $("path-text").textContent = `Most likely path (${walk.length - 1} steps${arrives ? "" : ", then in a circle or to an untried pair"}): ${names}`;
+  $("path-text").textContent = `Most likely path (${plural(walk.length - 1, "step")}${arrives ? "" : ", then in a circle or to an untried pair"}): ${names}`;
 }
 
 function drawGoal() {
@@ -75,8 +75,8 @@ function drawGoal() {
     : Number.isFinite(now.upper) ? `${round(now.lower, 3)} to ${round(now.upper, 3)} expected steps`
     : `at least ${round(now.lower, 3)} expected steps; no upper bound yet`;
   const known = Number.isNaN(d.error[g]) ? "" : `, error at most ${round(d.error[g], 3)}`;
-  $("goal-text").textContent = `${STANDS[now.stand]}${end ? known : ""}; chosen in ${whole(now.chosen)} episodes`
-    + (end ? `, reached in ${whole(d.reached[g])}; ${whole(visits(g))} visits` : " until then");
+  $("goal-text").textContent = `${STANDS[now.stand]}${end ? known : ""}; chosen in ${plural(now.chosen, "episode")}`
+    + (end ? `, reached in ${whole(d.reached[g])}; ${plural(visits(g), "visit")}` : " until then");
   const moments = [...Array(last() + 1).keys()].filter(f => at(g, f).stand !== UNSEEN);
   const top = Math.max(2 * (d.facts.radius + d.facts.epsilon), Number.isFinite(d.upper[g]) ? d.upper[g] : 0);
   const band = {x: [], low: [], high: []};
@@ -143,8 +143,9 @@ function drawTries() {
   if (g < 0) return;
   const claim = `${d.facts.guarantee ? "certified" : "estimated"}: ${round(d.lower[g])} to ${round(d.upper[g])}`;
   const lost = tries.lost ? `; ${whole(tries.lost)} came to an untried pair or took too long` : "";
-  $("try-text").textContent = n ? `Measured: ${round(mean)} ± ${round(1.96 * spread)} steps over ${whole(n)} episodes `
-    + `on the observed model; ${claim}${lost}` : able
+  const measured = spread > 0 ? `${round(mean)} ± ${round(1.96 * spread)} steps over ${plural(n, "episode")}`
+    : `${plural(mean, "step")} in ${n === 1 ? "one episode" : `each of ${plural(n, "episode")}`}`;
+  $("try-text").textContent = n ? `Measured: ${measured} on the observed model; ${claim}${lost}` : able
     ? `Nothing measured yet; ${claim}${lost}. The policy plays on the model that the run has observed.`
     : "This goal has no policy in the page.";
   const top = Math.max(...tries.steps, 1), size = Math.max(1, Math.ceil(top / 40)), bins = {};
@@ -162,6 +163,7 @@ function drawTries() {
 addPanel({
   draw() { drawPolicy(); drawGoal(); drawTries(); },
   start() {
+    if (page.goal >= 0 && page.model.known && page.model.policy(page.goal)) playMany(100);  // the first screen shows a measurement
     $("try-one").onclick = playOne;
     $("try-many").onclick = () => playMany(100);
     $("try-clear").onclick = () => { delete page.tries[page.goal]; drawTries(); };

@@ -97,7 +97,7 @@ function interval(k) {
 function drawMoment() {
   const d = page.data, f = page.moment, counts = [0, 0, 0, 0];
   for (let g = 0; g < d.goal.length; g++) counts[at(g, f).stand] += 1;
-  $("moment-text").textContent = `after ${whole(d.moment_steps[f])} steps, ${whole(d.moment_episodes[f])} episodes: `
+  $("moment-text").textContent = `after ${plural(d.moment_steps[f], "step")}, ${plural(d.moment_episodes[f], "episode")}: `
     + `${counts[DONE]} finished, ${counts[OPEN]} open, ${counts[BEYOND]} beyond, ${counts[UNSEEN]} not seen yet`;
   $("moment-note").textContent = measure === "visits" && f !== last() ? "Visits are those of the end." : "";
   $("moment").setAttribute("aria-valuetext", $("moment-text").textContent);
