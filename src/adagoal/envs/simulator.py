@@ -68,12 +68,13 @@ class ModelSimulator(BaseEnv):
         if counts.transition_log is None:
             # Compiled code cannot enlarge the arrays, so they get room for every row of the model beforehand.
             counts.grow_successors(self._max_successors)
-            mdp, c = self.mdp, counts
-            arrays = mdp.indptr, mdp.successors, self._cumulative_probabilities, mdp.terminal, mdp.start
-            updated = c.successor, c.count, c.recent, c.support, c.n, c.settled, c.visits, c.seen, c.absent
-            model = episode_loop.CountingModel(*arrays, plan.replan_thresholds, *updated)
-            arguments = model, episode_plan, self._position, rng, max_steps, log
-            steps, episodes = episode_loop.play_episodes_compiled(*arguments)
+            mdp, c, thresholds = self.mdp, counts, plan.replan_thresholds
+            arrays = mdp.indptr, mdp.successors, self._cumulative_probabilities, mdp.terminal, mdp.start, thresholds
+            model = episode_loop.CountingModel(
+                *arrays, c.successor, c.count, c.recent, c.support, c.n, c.settled, c.visits, c.seen, c.absent
+            )
+            play = episode_loop.play_episodes_compiled
+            steps, episodes = play(model, episode_plan, self._position, rng, max_steps, log)
             counts.terminal |= self.mdp.terminal & counts.seen
             return episode_loop.make_outcome(steps, episodes, log)
         env = _SampledModel(self.mdp, self._cumulative_probabilities, rng)
