@@ -25,6 +25,8 @@ from adagoal.core.errors import EnvironmentFailure, InputError, describe_excepti
 class WorkerDied(EnvironmentFailure):
     """The process of a worker ended before it answered."""
 
+    exit_code: int | None = None  # None if unknown
+
 
 class WorkerKilled(WorkerDied):
     """Something outside the run ended the process, so its end says nothing about the environment."""
