@@ -21,6 +21,11 @@ class InputError(ValueError):
         self.reason = to_single_line(message, 2000)
         super().__init__(self.reason if name is None else f"{name}: {self.reason}")
 
+    def __reduce__(self) -> tuple[type[InputError], tuple[str, str | None]]:
+        # Worker processes send it as a pickle, which by default calls the class with the whole message. A long one
+        # would be cut a second time.
+        return type(self), (self.reason, self.name)
+
 
 class RunWarning(UserWarning):
     """A problem that the user should see during the run, not only in its result."""

@@ -147,12 +147,14 @@ class WorkerProcess:
         self.stop()
         if code == safe_start.EXIT_MISSING_GUARD and not self._has_replied:
             return safe_start.missing_guard_error()
+        error: WorkerDied
         if code is None:
-            return WorkerDied(f"{self._description} closed its connection")
+            error = WorkerDied(f"{self._description} closed its connection")
         # Signals that somebody sends. SIGSEGV and the like come from a crash, which may depend on what the call did.
-        if -code in (signal.SIGKILL, signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
-            return WorkerKilled(f"{self._description} was killed ({signal.Signals(-code).name})")
-        error = WorkerDied(f"{self._description} ended by itself (exit code {code})")
+        elif -code in (signal.SIGKILL, signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
+            error = WorkerKilled(f"{self._description} was killed ({signal.Signals(-code).name})")
+        else:
+            error = WorkerDied(f"{self._description} ended by itself (exit code {code})")
         error.exit_code = code
         return error
 
