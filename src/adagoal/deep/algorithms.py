@@ -32,7 +32,7 @@ class Algorithm(Protocol):
     """Functions of an algorithm's module."""
 
     def init_networks(self, config: Config, sizes: EnvDimensions, rng: np.random.Generator) -> Any:
-        """Initial ``nets``, made with NumPy."""
+        """Initial ``nets``, made with NumPy. ``rng`` may be used for ``uniform(low, high, shape)`` only."""
 
     def learn(
         self, config: Config, nets: Any, experience: Experience, keys: Array, needs_values: bool

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Sequence
 from dataclasses import fields, replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
@@ -67,8 +67,14 @@ def init_learner_states(configs: Sequence[Config], sizes: EnvDimensions, test_go
 
 
 def learner_state_shapes(configs: Sequence[Config], sizes: EnvDimensions) -> LearnerState:
-    """Shapes of :func:`init_learner_states`, without memory for the replay buffer."""
-    rng, no_goals = np.random.default_rng(0), np.zeros((1, sizes.goal))
+    """Shapes of :func:`init_learner_states`; no memory is allocated."""
+
+    # NumPy would draw real weights here. A forged checkpoint may ask for any widths, and is checked against the shapes.
+    class ZeroGenerator:
+        def uniform(self, low: float, high: float, shape: tuple[int, ...]) -> Array:
+            return jnp.zeros(shape)
+
+    rng, no_goals = cast(Any, ZeroGenerator()), np.zeros((1, sizes.goal))
     one = jax.eval_shape(lambda: _init_run_state(configs[0], sizes, no_goals, rng))
     stack = lambda leaf: jnp.broadcast_to(leaf, (len(configs), *leaf.shape))  # noqa: E731
     stacked = jax.eval_shape(lambda parts: jax.tree.map(stack, parts), one)
