@@ -80,7 +80,9 @@ class LazyGroup(OrderedGroup):
             if not error.name or error.name.startswith("adagoal"):
                 raise
             what = f"{ctx.command_path} {ctx.invoked_subcommand}"
-            raise InputError(f"{what} needs the package {error.name}, which is not installed") from None
+            raise InputError(
+                f"{what} needs the package {error.name}, which is not installed; install it first"
+            ) from None
         except RuntimeError as error:
             # Numba has no exception type of its own for this, only its text
             if "cannot cache function" not in str(error):

@@ -105,7 +105,7 @@ def _parse_path(text: str) -> Path:
     if text == "":
         raise InputError("an empty name is not a folder; type . for the current folder")
     if Path(text).is_file():
-        raise InputError(f"{text} is a file, not a folder")
+        raise InputError(f"{text} is a file, not a folder; give another name")
     return Path(text)
 
 
