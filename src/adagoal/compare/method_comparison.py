@@ -141,11 +141,6 @@ def describe_outcome(outcome: RunOutcome) -> str:
     return f"{name}: own stop {outcome['own_stop'] or 'none'}, audit-stop {outcome['audit_stop'] or 'none'}"
 
 
-def settings_from_options(options: ExperimentOptions) -> list[ExplorationSettings]:
-    """Return the settings of all runs of a call of ``adagoal compare``."""
-    return build_settings(options.worlds, options.methods, options.goal_rules, len(options.seeds), **options.common)
-
-
 def comparison_report(outcomes: Sequence[RunOutcome], options: ExperimentOptions) -> ExperimentReport:
     """Return the table, the figure and the curves."""
     from adagoal.report.figures import draw_curve_plots  # Matplotlib takes a second, and workers do not need it
@@ -166,7 +161,7 @@ def _require_known_model(env: str, env_args: Mapping[str, Any]) -> TabularMDP:
 
 COMPARE = Experiment(
     "compare",
-    settings_from_options,
+    lambda call: build_settings(call.worlds, call.methods, call.goal_rules, len(call.seeds), **call.common),
     measure_audited_run,
     comparison_report,
     outcome_file=outcome_file_name,

@@ -74,20 +74,12 @@ def curves_panel(source: CurveSource) -> PanelContent | None:
     ends = np.cumsum([len(line.x) for line in lines]).tolist()
     # One iterator for all plots: each plot takes as many ranges as it has lines, and zip stops before the next one.
     ranges = iter(zip([0, *ends[:-1]], ends, strict=True))
-    curves = [
-        {
-            "title": plot.title,
-            "x": plot.x,
-            "y": plot.y,
-            "marks": dict(plot.reference_lines),
-            "log": plot.log_axes,
-            "lines": [
-                {"name": line.name, "seed": line.seed, "from": start, "to": end}
-                for line, (start, end) in zip(plot.lines, ranges, strict=False)
-            ],
-        }
-        for plot in source.plots
-    ]
+    curves = []
+    for plot in source.plots:
+        drawn = zip(plot.lines, ranges, strict=False)
+        entries = [{"name": line.name, "seed": line.seed, "from": start, "to": end} for line, (start, end) in drawn]
+        labels = {"title": plot.title, "x": plot.x, "y": plot.y, "log": plot.log_axes}
+        curves.append({**labels, "marks": dict(plot.reference_lines), "lines": entries})
     arrays = {axis: np.array([v for line in lines for v in getattr(line, axis)], float) for axis in ("x", "y")}
     html = render_macro("shared.html", "curves", [plot.title for plot in source.plots])
     return PanelContent({"curves": curves}, arrays, html)

@@ -150,13 +150,16 @@ def mixture_panel(source: ExplorationSource) -> PanelContent | None:
 def settings_panel(source: ExplorationSource) -> PanelContent:
     """Return the settings of the run and what it cost."""
     result, setting = source.result, source.result.setting
+    considered = "all states" if setting.goal_space is None else str(len(setting.goal_space))
+    if result.goal_names is not None:
+        considered = f"{len(result.goal_names)} sets of states ({', '.join(setting.goal_sets or ())})"
     values = {
         "environment": setting.env,
         "environment arguments": _format_arguments(setting.env_args),
         "method": setting.method,
         "method arguments": _format_arguments(setting.method_args),
         "goal rule": setting.goal_rule,
-        "goals considered": _describe_goals(result),
+        "goals considered": considered,
         # A radius such as "auto" grows during the run; the page shows where it ended, too.
         "radius": result.radius if setting.radius == result.radius else f"{result.radius:g} ({setting.radius})",
         "epsilon": setting.epsilon,
@@ -199,13 +202,6 @@ def guarantee_badge(result: Result) -> str:
     return "" if result.guarantee else NO_GUARANTEE_TEXT
 
 
-def _describe_goals(result: Result) -> str:
-    setting = result.setting
-    if result.goal_names is not None:
-        return f"{len(result.goal_names)} sets of states ({', '.join(setting.goal_sets or ())})"
-    return "all states" if setting.goal_space is None else str(len(setting.goal_space))
-
-
 def _format_arguments(arguments: dict[str, Any]) -> str:
     return ", ".join(f"{key}={value}" for key, value in arguments.items()) or "none"
 
@@ -224,7 +220,6 @@ def _goal_arrays(result: Result, goals: Longs) -> Arrays:
     X, open_goals = set(result.goals), set(result.open_goals)
     bounds = np.array([result.certificates[g] for g in goals.tolist()], float).reshape(-1, 2)
     kinds = GoalStanding
-    # Open goals are in X too, so they are tested first.
     stand = [kinds.OPEN if g in open_goals else kinds.DONE if g in X else kinds.BEYOND for g in goals.tolist()]
     chosen, n_numbers = result.arrays["episode_goals"], _n_goal_numbers(result)
     reached = result.arrays["episode_reached"] & (chosen >= 0)  # -1: the goal was any state without bounds of its own
@@ -369,7 +364,6 @@ def layered_positions(start: int, seen: Bools, source: Longs, target: Longs) -> 
         count = np.bincount(target[into], minlength=len(seen))[members]
         # np.where computes both values everywhere, so the divisor must not be 0.
         wanted = np.where(count > 0, total / np.maximum(count, 1), 0.5)
-        # Stable: states with equal means keep the order of their numbers.
         members = members[np.argsort(wanted, kind="stable")]
         height[members] = (np.arange(len(members)) + 0.5) / max(len(members), 1)
         place[members, 0], place[members, 1] = number, height[members]

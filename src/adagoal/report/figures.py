@@ -78,7 +78,6 @@ def draw_curve_plots(plots: Sequence[CurvePlot]) -> Figure:
         for line in plot.lines:
             if line.seed is not None:
                 continue
-            # With more curves than colours, the colours repeat with another dash.
             repeat, i = divmod(names.index(line.name), len(COLOUR_BLIND_PALETTE))
             colour = COLOUR_BLIND_PALETTE[i]
             (legend[line.name],) = ax.plot(line.x, line.y, color=colour, linestyle=("-", "--", ":", "-.")[repeat % 4])

@@ -89,7 +89,6 @@ class ReportPage:
     def pack_data(self, **more: Any) -> bytes:
         """Return the data of all panels as one block; ``more`` values describe the state of a live run."""
         values: dict[str, Any] = {"panels": [panel.name for panel, _ in self.contents]}
-        # A live page replaces the markup of these panels. Panels with a script redraw themselves from the data.
         values["html"] = {panel.name: content.html for panel, content in self.contents if not panel.scripts}
         arrays: dict[str, NDArray[Any]] = {}
         for panel, content in self.contents:

@@ -133,7 +133,6 @@ def certified_share_map(cells: Sequence[GoalCell], i: int, j: int) -> tuple[Floa
     size = high - low
     # A coordinate in which goals do not vary has no extent; as a factor 0 it would erase every volume.
     depth = np.where(size > 0.0, size, 1.0).prod(1) / np.where(size > 0.0, size, 1.0)[:, [i, j]].prod(1)
-    # The middles of n pixels.
     grid = [np.linspace(low[:, k].min(), high[:, k].max(), 2 * n + 1)[1::2] for k in (i, j)]
     inside = [(low[:, k, None] <= g) & (g <= high[:, k, None]) for k, g in zip((i, j), grid, strict=True)]
     certified = np.array([cell.verdict == "certified" for cell in cells])

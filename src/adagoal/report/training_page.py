@@ -134,12 +134,8 @@ def summary_panel(source: TrainingSource) -> PanelContent:
     """Return the headline, with the command that continues the run and the names of outdated files."""
     record = source.record
     status, last_points = Status(record.data["status"]), [curve[-1] for curve in record.learning_curves]
-    titles = {
-        Status.DONE: "Finished",
-        Status.CERTIFIED: "Certified",
-        Status.BUDGET: "Stopped by the time limit",
-        Status.INTERRUPTED: "Interrupted",
-    }
+    titles = {Status.DONE: "Finished", Status.CERTIFIED: "Certified"}
+    titles |= {Status.BUDGET: "Stopped by the time limit", Status.INTERRUPTED: "Interrupted"}
     steps, seconds = last_points[0]["steps"], record.data["wall_seconds"]
     share = f"{statistics.fmean(point['success'] for point in last_points):.0%}"
     text = f"In the last test {share} of the episodes ended at their goal, after {steps:,} steps ({seconds:,.0f} s)."
@@ -199,16 +195,6 @@ def video_panel(source: TrainingSource) -> PanelContent | None:
     return PanelContent(html=render_macro("training.html", "video", training_video.N_FRAMES, picture))
 
 
-def curves_panel(source: TrainingSource) -> PanelContent | None:
-    """Return the learning curves."""
-    return curve_page.curves_panel(CurveSource(training_plots(source), ""))
-
-
-def tables_panel(source: TrainingSource) -> PanelContent:
-    """Return the tables of runs and of success by distance."""
-    return curve_page.tables_panel(CurveSource((), training_tables(source)))
-
-
 def hint_panel(source: TrainingSource) -> PanelContent | None:
     """Return how to measure success by distance, if it was not measured."""
     if source.past.tests or source.evaluated:
@@ -222,13 +208,15 @@ def settings_panel(source: TrainingSource) -> PanelContent:
     return PanelContent(html=render_macro("shared.html", "settings", "Settings of the first run", values))
 
 
-PANELS = (
+PANELS: tuple[Panel[TrainingSource], ...] = (
     Panel("words", "", summary_panel),
     Panel("space", "Goal space", space_panel, ("space.js",), "pair wide"),
     Panel("cells", "Certificate", certificate_panel, ("cells.js",), "pair wide"),
     Panel("video", "Video", video_panel, ("video.js",), "pair wide"),
-    Panel("curves", "Curves", curves_panel, ("curves.js",)),
-    Panel("tables", "", tables_panel, ("tables.js",)),
+    Panel(
+        "curves", "Curves", lambda run: curve_page.curves_panel(CurveSource(training_plots(run), "")), ("curves.js",)
+    ),
+    Panel("tables", "", lambda run: curve_page.tables_panel(CurveSource((), training_tables(run))), ("tables.js",)),
     Panel("hint", "", hint_panel),
     Panel("settings", "", settings_panel),
 )
@@ -262,12 +250,8 @@ def training_plots(source: TrainingSource) -> list[CurvePlot]:
     tests = {"success": "last step", "success_any": "any step"}
     # Shares are often 0, which a logarithmic axis cannot show.
     plots = [CurvePlot("Test success", steps, share, _curves_over_steps(record, tests), log_axes=False)]
-    goal_curves = {
-        "inside_test": "in the test space",
-        "on_table": "on the table",
-        "reachable": "candidates with D ≤ L",
-        "train_success": "reached in training",
-    }
+    goal_curves = {"inside_test": "in the test space", "on_table": "on the table"}
+    goal_curves |= {"reachable": "candidates with D ≤ L", "train_success": "reached in training"}
     lines = _curves_over_steps(record, goal_curves)
     if lines:
         plots.append(CurvePlot("Goals of training", steps, "share of chosen goals", lines, log_axes=False))
@@ -312,7 +296,6 @@ def _curves_over_steps(record: files.TrainingRecord, names: dict[str, str]) -> l
         ]
         if not all(x for x, _ in runs):
             continue
-        # Curves may differ in length: the mean ends with the shortest.
         mean = [statistics.fmean(values) for values in zip(*(y for _, y in runs), strict=False)]
         lines.append(Curve(name, runs[0][0][: len(mean)], mean))
         if len(runs) > 1:
