@@ -35,9 +35,13 @@ def remove_stale_numba_cache(package: Path) -> None:
     changed = _latest_source_changes(package, sources)
     for entry, source, written in entries:
         # An entry whose source is gone may belong to a renamed module: compared with the newest file, it goes too.
-        if written < changed.get(source, newest):
-            with contextlib.suppress(OSError):  # another process was faster, or the folder is read-only
+        with contextlib.suppress(OSError):  # another process was faster, or the folder is read-only
+            if written < changed.get(source, newest):
                 entry.unlink()
+            else:
+                # Marked as checked, so the next start need not parse the imports again. Not with the time of now: a file
+                # that changes meanwhile must still be newer than the entry.
+                os.utime(entry, ns=(newest, newest))
 
 
 def _numba_cache_entries(folders: set[Path]) -> Iterator[tuple[Path, Path, int]]:
