@@ -255,6 +255,7 @@ def _check_env_object(check: Check, named: Any, env: Any, options: CheckOptions)
         made, _ = registry.make_single_env(named, *options[:4])
         assert isinstance(made, GymAdapter)
         adapter, backend = made, made.backend
+    # A start is certain if it is virtual: every reset leads there by definition. A fixed start is only inferred.
     check.n_actions, check.fixed_start = adapter.n_actions, not adapter.start_is_certain
     check.n_states = None if backend.spaces.declared_states is None else adapter.state_bound
     _step_and_record(check, adapter, backend, options)

@@ -171,7 +171,7 @@ def _load_exported_run(folder: Path, result: Result, env: api.EnvOverride, trust
     estimates.confidence.update_radii()
     counts = estimates.counts
     has_known_size = run_env.initial_states == run_env.state_bound
-    # New states are numbered in order, so the largest number seen bounds the states that exist.
+    # New states are numbered in order, so the largest number seen bounds the numbers given so far.
     n_states = counts.n_states if has_known_size else int(np.flatnonzero(counts.seen).max()) + 1
     label_sets = {f"goal_{g}": np.isin(np.arange(n_states), result.members(g)) for g in result.goals}
     # "init" is the format's own label of the start; the writer adds it.

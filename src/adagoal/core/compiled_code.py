@@ -39,8 +39,8 @@ def remove_stale_numba_cache(package: Path) -> None:
             if written < changed.get(source, newest):
                 entry.unlink()
             else:
-                # Marked as checked, so the next start need not parse the imports again. Not with the time of now: a file
-                # that changes meanwhile must still be newer than the entry.
+                # Marked as checked, so the next start need not parse the imports again. Not with the current time: a
+                # file that changes meanwhile must still be newer than the entry.
                 os.utime(entry, ns=(newest, newest))
 
 

@@ -17,10 +17,10 @@ from adagoal.core.types import Actions, Bools, Floats
 
 
 class LocalLowerBounds(NamedTuple):
-    """Lower bounds that an episode raises and follows, one column per goal."""
+    """Lower bounds that an episode raises and follows, one row per column of estimates."""
 
     V: Floats  # [columns, S] lower bounds, 0 at the goal
-    probe: Actions  # [columns, S] actions that precede the greedy ones while probing, -1: none
+    probe: Actions  # [columns, S] actions that replace the greedy ones while probing, -1: none
     probing: bool
     q: Floats  # [X] bounds on the mass of successors never observed
     log: float  # l: the radius of a pair with n tries is l/n
@@ -52,7 +52,7 @@ def _greedy_backup(state, V, local, successor, count, support, n):  # type: igno
             # Differences from V(s) are small, so mean(d^2) - mean(d)^2 loses fewer digits. It may still come out
             # negative, hence the max with 0 before the square root.
             m, square, own, least = 0.0, 0.0, V[s], np.inf
-            # A wrong `branching` must not read past the array.
+            # If the user declared too few successors (`branching`), p is narrower than the support.
             for k in range(min(support[x], local.p.shape[1])):
                 d = V[np.uintp(successor[x, k])] - own
                 m += local.p[x, k] * d

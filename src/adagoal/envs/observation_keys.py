@@ -52,7 +52,8 @@ def describe_space(space: spaces.Space[Any]) -> dict[str, Any]:
 
 
 def make_key_reader(space: Mapping[str, Any]) -> Callable[[Any], StateKey]:
-    """Return a function from observations to keys; raise ``ValueError`` if the description is invalid."""
+    """Return a function from observations to keys, for MiniGrid from the environment; raise ``ValueError`` for an
+    unknown kind."""
     kind = space["kind"]
     if kind == "whole":
         return _integer_key

@@ -187,7 +187,7 @@ PANELS = (
     Panel("mixture", "", mixture_panel),
     Panel("settings", "", settings_panel),
 )
-"""The page from top to bottom. A new panel is a function above, a line here and a script in ``static/``."""
+"""A new panel is a function above, a line here, and a macro in ``templates/`` or a script in ``static/``."""
 
 
 def numbered_goal_name(result: Result, states: StateMetadata, goal: int) -> str:

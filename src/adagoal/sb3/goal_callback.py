@@ -3,8 +3,9 @@
 The critics Q_j of DDPG, TD3 and SAC, and the mean quantiles of those of TQC, learn the discounted return of the sparse
 reward (-1 a step, 0 at the goal). So a start s0 and a candidate goal g have
 
-    D(g) = -mean_j Q_j(s0, pi(s0, g), g),  in steps (:mod:`adagoal.deep.value_formulas`)
-    E(g) = std_j Q_j(s0, pi(s0, g), g).
+    c(g) = -mean_j Q_j(s0, pi(s0, g), g),  a discounted cost
+    D(g) = the number of steps with that cost (:func:`adagoal.deep.value_formulas.cost_to_steps`)
+    E(g) = std_j Q_j(s0, pi(s0, g), g),  in discounted steps.
 
 SAC and TQC add an entropy bonus to their values, which makes D too small; a low entropy coefficient limits that.
 

@@ -18,7 +18,8 @@ class ChosenGoal(gymnasium.Wrapper[Any, Any, Any, Any]):
     Observations show the chosen goal, and rewards are those of ``compute_reward`` for it. The wrapper passes the goal
     on to the environment, through the function ``set_goal(env, goal)`` or as
     :func:`adagoal.deep.goal_envs.find_goal_setter` does. If the environment still shows its own ``desired_goal``, a
-    termination at that goal is ignored. Before the first choice the environment's own goal holds.
+    termination at that goal is ignored. In each episode the environment's own goal holds until
+    ``set_goal`` is called.
 
     Rewards are shifted to 0 at the goal. So the mazes of Gymnasium-Robotics, which reward 1 at the goal and 0
     elsewhere, give 0 and -1 here.
