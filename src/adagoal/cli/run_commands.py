@@ -146,7 +146,7 @@ def resume(folder: Path, budget: int | None, as_json: bool, quiet: bool, **given
 def _refuse_for_training(**typed: Any) -> None:
     for name, value in typed.items():
         if value:
-            raise InputError("works for explorations only, and the folder holds a training run; leave it out", name)
+            raise InputError("works for explorations only, and the folder is one of adagoal train; leave it out", name)
 
 
 @click.command(epilog="Example: adagoal audit runs/two-room")

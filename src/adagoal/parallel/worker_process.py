@@ -150,7 +150,7 @@ class WorkerProcess:
         error: WorkerDied
         if code is None:
             error = WorkerDied(f"{self._description} closed its connection")
-        # Signals that somebody sends. SIGSEGV and the like come from a crash, which may depend on what the call did.
+        # Signals from outside. SIGSEGV and the like come from a crash, which may depend on what the call did.
         elif -code in (signal.SIGKILL, signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
             error = WorkerKilled(f"{self._description} was killed ({signal.Signals(-code).name})")
         else:
