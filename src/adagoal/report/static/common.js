@@ -77,6 +77,8 @@ function newPlot(name, element, height, xLabel, yLabel, {tools = "", log = "", .
     ...options});
   plot.toolbar.logo = null;
   for (const one of plot.axes) one.ticker.desired_num_ticks = 4;
+  // 500k and 1m: within one decade the powers of a log axis would be written as 5.000e+5, and collide.
+  if (log.includes("x")) plot.below[0].formatter = new Bokeh.NumeralTickFormatter({format: "0a"});
   drawn.push([plot, element]);
   return plot;
 }
