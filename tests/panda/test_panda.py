@@ -1,4 +1,4 @@
-"""Trainings in panda-gym: the chosen goal is really set and shown, and Reach is learnt."""
+"""Training in panda-gym: the chosen goal is really set and shown, and Reach is learnt."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ REACH = "panda_gym:PandaReach-v3"
 @pytest.mark.parametrize("task", ["Reach", "Push", "Slide", "PickAndPlace", "Stack"])
 def test_the_chosen_goal_is_set_and_its_marker_moved(task: str) -> None:
     source = EnvSource(f"panda_gym:Panda{task}-v3")
-    env = source.make()
+    env = source.make_env()
     assert env_inspection.measure_dimensions(env, source, 0).accepts_goals
     seen, _ = env.reset(seed=0)
     goal = seen["desired_goal"] + 0.05
-    tell: Any = source.setter(env)
-    tell(goal)
+    set_goal: Any = source.find_goal_setter(env)
+    set_goal(goal)
     shown, *_ = env.step(np.zeros(env.action_space.shape, np.float32))
     np.testing.assert_allclose(shown["desired_goal"], goal)
     names = ("target1", "target2") if task == "Stack" else ("target",)
