@@ -33,7 +33,7 @@ from stable_baselines3.common.noise import ActionNoise, NormalActionNoise
 from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecEnv
 
 from adagoal.core.file_io import read_json, write_json
-from adagoal.deep.goal_samplers import bounding_box, is_inside_box, make_goal_sampler
+from adagoal.deep.env_inspection import bounding_box, is_inside_box, make_goal_sampler
 from adagoal.sb3 import ChooseGoals, ChosenGoal, EnsembleTD3, NormalisedFeatures
 from adagoal.sb3.ensemble_td3 import EnsembleCritic, EnsemblePolicy
 

@@ -35,7 +35,7 @@ from adagoal.envs.simulator import ModelSimulator
 from adagoal.exact import solver
 from adagoal.report.curve_page import Curve, CurvePlot, curves_by_seed
 from adagoal.report.figures import draw_grid_map, map_size_inches
-from adagoal.runs.state_metadata import StateMetadata
+from adagoal.runs.exploration_files import StateMetadata
 from experiments.catalogue import CATALOGUE
 
 GOAL_RULES = {"UniGoal": "unigoal", "RareGoal": "raregoal:alpha=0.1", "AdaGoal": "adagoal"}

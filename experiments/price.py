@@ -23,7 +23,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from adagoal.api.explore import audit
-from adagoal.compare.anytime_audit import AnytimeAuditor
+from adagoal.compare.comparison_output import AnytimeAuditor
 from adagoal.compare.experiment import (
     ColumnFormats,
     Experiment,

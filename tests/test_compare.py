@@ -12,9 +12,15 @@ from matplotlib.figure import Figure
 
 from adagoal.api import explore as api
 from adagoal.cli.main import run_command_line
-from adagoal.compare import anytime_audit, experiment_runner, method_comparison
-from adagoal.compare.anytime_audit import AnytimeAuditor, AuditCheck
-from adagoal.compare.comparison_output import compute_scores, live_score_table, make_error_plots, make_score_table
+from adagoal.compare import comparison_output, experiment_runner, method_comparison
+from adagoal.compare.comparison_output import (
+    AnytimeAuditor,
+    AuditCheck,
+    compute_scores,
+    live_score_table,
+    make_error_plots,
+    make_score_table,
+)
 from adagoal.core.errors import InputError
 from adagoal.core.exploration_run import ExplorationRun
 from adagoal.core.tabular_policy import Policy
@@ -274,5 +280,6 @@ def test_looks_are_few() -> None:
 
     api.explore("chain", 5.0, budget=20_000, observe=observe)
     assert (
-        len(looks) <= anytime_audit.CHECKS_PER_DECADE * math.log10(max(rollouts) / anytime_audit.FIRST_CHECK_STEPS) + 2
+        len(looks)
+        <= comparison_output.CHECKS_PER_DECADE * math.log10(max(rollouts) / comparison_output.FIRST_CHECK_STEPS) + 2
     )

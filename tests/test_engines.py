@@ -24,9 +24,9 @@ from adagoal.compare.experiment import Experiment
 from adagoal.core.errors import EnvironmentFailure, InputError
 from adagoal.core.exploration_run import ExplorationRun
 from adagoal.parallel import Engine, TaskInterrupted, TaskResources, WorkerLost
-from adagoal.parallel.exceptions import WorkerDied, WorkerFailure, WorkerKilled, unwrap_reply
 from adagoal.parallel.ray_engine import RayHost, RayWorker
 from adagoal.parallel.task_engine import LocalEngine
+from adagoal.parallel.worker_process import WorkerDied, WorkerFailure, WorkerKilled, unwrap_reply
 from engine_tasks import Buggy, begun, die, fail, refuse, slowly, square
 from experiments import arena
 from experiments.__main__ import run as run_experiment

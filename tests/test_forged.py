@@ -23,7 +23,7 @@ from adagoal.core.file_io import folder_lock
 from adagoal.envs import observation_keys, toy_models
 from adagoal.report import write_report
 from adagoal.runs import run_folder as folders
-from adagoal.runs.exploration_schemas import RESULT_SCHEMA
+from adagoal.runs.exploration_files import RESULT_SCHEMA
 from adagoal.runs.folder_reader import CHECKPOINTS_FOLDER, MANIFEST_FILE, find_saved_run, staged_file_path
 from adagoal.runs.job import JobMonitor
 from model_env import ModelEnv, PairEnv

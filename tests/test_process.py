@@ -19,8 +19,7 @@ from adagoal.cli.main import run_command_line
 from adagoal.core.errors import EnvironmentFailure, InputError
 from adagoal.envs import registry
 from adagoal.envs.gym_adapter import GymAdapter
-from adagoal.parallel.exceptions import WorkerDied, WorkerKilled
-from adagoal.parallel.worker_process import WorkerProcess
+from adagoal.parallel.worker_process import WorkerDied, WorkerKilled, WorkerProcess
 from adagoal.runs.result import load_result
 from engine_tasks import Buggy, fail
 from model_env import ModelEnv, play, same_counts

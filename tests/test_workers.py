@@ -25,8 +25,7 @@ from adagoal.core.errors import EnvironmentFailure, InputError
 from adagoal.envs import env_factory, toy_models
 from adagoal.envs.env_workers import EnvWorker
 from adagoal.envs.parallel_env import ParallelEnv
-from adagoal.parallel.exceptions import WorkerKilled
-from adagoal.parallel.worker_process import WorkerFactory
+from adagoal.parallel.worker_process import WorkerFactory, WorkerKilled
 from model_env import Impatient, ModelEnv, PairEnv, Twister, play, same_counts, with_terminal
 from test_masks import MaskedEnv, MaskedPairs, masked, never_played
 

@@ -22,7 +22,7 @@ from adagoal.deep.goal_envs import EnvDimensions, EnvSource, GoalEnv
 from adagoal.deep.pointmass import PointMass
 from adagoal.deep.policy import NumpyActor
 from adagoal.deep.training_history import TrainingHistory
-from adagoal.parallel.exceptions import unwrap_reply
+from adagoal.parallel.worker_process import unwrap_reply
 from adagoal.runs.progress_display import TrainingProgress
 from experiments import figure2
 from experiments.__main__ import run as run_experiment

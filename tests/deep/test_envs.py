@@ -11,7 +11,7 @@ import pytest
 from gymnasium import spaces
 
 from adagoal.core.errors import EnvironmentFailure, InputError
-from adagoal.deep import goal_samplers
+from adagoal.deep import env_inspection
 from adagoal.deep.config import Config
 from adagoal.deep.env_inspection import inspect_env, measure_dimensions
 from adagoal.deep.goal_envs import (
@@ -246,7 +246,7 @@ def test_odd_shapes_and_types_are_read(kind: type[Line]) -> None:
     assert sizes.accepts_goals
     assert sizes.goal == {Square: 4, Nested: 2, Whole: 1}[kind]
     assert sizes.success == pytest.approx(0.0 if kind is Whole else 0.5, abs=1e-5)
-    pool = goal_samplers.make_goal_sampler(source.make_env(), "train_goals", "env")(np.random.default_rng(0), 5)
+    pool = env_inspection.make_goal_sampler(source.make_env(), "train_goals", "env")(np.random.default_rng(0), 5)
     assert pool.shape == (5, sizes.goal)
     end, achieved = end_of(GoalEnv(source, sizes), 14.0)
     assert (end, round(achieved)) == (EpisodeEnd.TERMINATED, 14)
@@ -352,7 +352,7 @@ def test_train_and_test_goals_are_drawn_apart() -> None:
     env = PointMass()
     rng = np.random.default_rng(0)
     train, test = (
-        goal_samplers.make_goal_sampler(env, name, "env")(rng, 2000) for name in ("train_goals", "test_goals")
+        env_inspection.make_goal_sampler(env, name, "env")(rng, 2000) for name in ("train_goals", "test_goals")
     )
     assert not {tuple(goal) for goal in train} & {tuple(goal) for goal in test}
 
@@ -367,7 +367,7 @@ def test_families_are_known(env_id: str) -> None:
     assert sizes.accepts_goals
     assert sizes.with_achieved == env_id.startswith("Ant")
     world = GoalEnv(source, sizes)
-    goal = goal_samplers.make_goal_sampler(env, "test_goals", "env")(np.random.default_rng(0), 1)[0]
+    goal = env_inspection.make_goal_sampler(env, "test_goals", "env")(np.random.default_rng(0), 1)[0]
     world.reset(0)
     world.set_goal(goal)
     observation, _, end = world.step(np.zeros(sizes.action))
@@ -400,7 +400,7 @@ def test_tests_of_a_maze_start_where_the_maze_would_start_for_the_goal(env_id: s
     source = EnvSource(env_id)
     env = source.make_env()
     sizes = replace(measure_dimensions(env, source, 0), horizon=1)
-    goals = goal_samplers.make_goal_sampler(env, "test_goals", "env")(np.random.default_rng(0), 120)
+    goals = env_inspection.make_goal_sampler(env, "test_goals", "env")(np.random.default_rng(0), 120)
     slots = EnvBatch([Config(env_id)], [(0, k) for k in range(4)], source, sizes)
     still = {0: lambda observation, goal: np.zeros((len(goal), sizes.action))}
     still[0].action_size = sizes.action  # type: ignore[attr-defined]

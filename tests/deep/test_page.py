@@ -19,7 +19,7 @@ from adagoal import resume
 from adagoal.cli.main import run_command_line
 from adagoal.core.errors import InputError
 from adagoal.core.file_io import write_json
-from adagoal.deep import goal_envs, goal_samplers
+from adagoal.deep import env_inspection, goal_envs
 from adagoal.deep.training_history import ValueMapHistory
 from adagoal.report import training_page, training_video
 from adagoal.report.html_page import unpack_data_block
@@ -102,7 +102,7 @@ def test_the_film_shows_the_goal_that_the_policy_is_told(finished: Path) -> None
     pictures = training_video.render_frames(finished)
     assert len(pictures) == training_video.N_FRAMES
     env = goal_envs.make_goal_env("point-mass")
-    goals = goal_samplers.make_goal_sampler(env, "test_goals", CONFIG.test_goals)(np.random.default_rng(1), 32)
+    goals = env_inspection.make_goal_sampler(env, "test_goals", CONFIG.test_goals)(np.random.default_rng(1), 32)
     start = env.reset(seed=1)[0]["achieved_goal"]
     goal = goals[np.argmax(np.linalg.norm(goals - start, axis=1))]
     across = np.linspace(-1.5, 1.5, pictures.shape[1])
@@ -129,7 +129,7 @@ if __name__ == "__main__":
     assert len(training_video.render_frames(Path(sys.argv[1]))) == training_video.N_FRAMES
     core = made[-1].unwrapped
     marker = core.data.site_xpos[mujoco.mj_name2id(core.model, mujoco.mjtObj.mjOBJ_SITE, "target0")]
-    goals = training_video.goal_samplers.make_goal_sampler(core, "test_goals", "env")(np.random.default_rng(1), 32)
+    goals = training_video.env_inspection.make_goal_sampler(core, "test_goals", "env")(np.random.default_rng(1), 32)
     print(np.abs(marker - goals).max(1).min())
 """
 """Trains for a moment on Fetch, makes the film, and says how far its marker is from the nearest of the test goals."""

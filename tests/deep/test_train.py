@@ -17,7 +17,7 @@ from small import TINY, load_policy
 from adagoal import resume, train
 from adagoal.core.file_io import read_json
 from adagoal.deep import Config
-from adagoal.deep.goal_samplers import is_inside_box
+from adagoal.deep.env_inspection import is_inside_box
 from adagoal.runs.folder_reader import find_saved_run
 
 SMALL: dict[str, Any] = {

@@ -27,9 +27,8 @@ from adagoal.core.random_streams import StreamPurpose, random_stream
 from adagoal.core.types import Floats
 from adagoal.deep.certification import Certification, Claim, GoalCell, Verdict
 from adagoal.deep.config import Config
-from adagoal.deep.env_inspection import inspect_env
+from adagoal.deep.env_inspection import GoalSampler, inspect_env
 from adagoal.deep.goal_envs import EnvDimensions, EnvSource, GoalEnv
-from adagoal.deep.goal_samplers import GoalSampler
 from adagoal.deep.policy import GoalPolicy
 from adagoal.deep.training import TrainingObserver
 from adagoal.runs.folder_reader import RunKind

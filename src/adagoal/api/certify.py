@@ -12,7 +12,7 @@ from adagoal.core.argument_checks import check_folder_path, check_integer
 from adagoal.core.user_code import call_observer
 from adagoal.deep import require_deep_extra
 from adagoal.deep.certification import Certification, Claim
-from adagoal.runs.stop_requests import stop_on_signals
+from adagoal.runs.job import stop_on_signals
 from adagoal.settings.fields import check_arguments, document_settings
 from adagoal.settings.training import ClaimSettings, TrainingOptions
 

@@ -26,8 +26,8 @@ from adagoal.envs.model import TabularMDP
 from adagoal.envs.parallel_env import ParallelEnv
 from adagoal.envs.simulator import ModelSimulator
 from adagoal.exact.audit import Audit, audit_policies
-from adagoal.parallel import safe_start
-from adagoal.runs.exploration_schemas import RUN_CHECKPOINT_SCHEMA
+from adagoal.parallel.worker_process import exit_if_reimported
+from adagoal.runs.exploration_files import RUN_CHECKPOINT_SCHEMA
 from adagoal.runs.exploration_session import ExplorationSession
 from adagoal.runs.folder_reader import RunKind, SavedRun, no_run, read_saved_run, require_run_folder
 from adagoal.runs.progress_display import ExplorationProgress, observe_with_display
@@ -213,7 +213,7 @@ def resume_exploration(
 ) -> Result:
     """Resume an exploration; see :func:`adagoal.resume` for the arguments."""
     # Before the lock, which the run that started this process holds.
-    safe_start.exit_if_reimported()
+    exit_if_reimported()
     with open_locked_folder(require_run_folder(path), RunKind.EXPLORATION) as folder, contextlib.ExitStack() as stack:
         saved = folder.saved_run
         if saved is None:

@@ -1,7 +1,7 @@
 """``adagoal compare``: methods and goal rules in the same environments, measured by two stopping times.
 
 *Own stop*: the step at which the method's own rule ends the run. *Audit-stop*: the first step after which its output
-stays correct (:mod:`adagoal.compare.anytime_audit`).
+stays correct (:mod:`adagoal.compare.comparison_output`).
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from typing import Any
 
 from adagoal import goal_rules, methods
 from adagoal.api.explore import audit
-from adagoal.compare.anytime_audit import AnytimeAuditor
 from adagoal.compare.comparison_output import (
     SCORE_TABLE_NOTE,
+    AnytimeAuditor,
     compute_scores,
     live_score_table,
     make_error_plots,

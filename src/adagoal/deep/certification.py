@@ -37,7 +37,7 @@ from adagoal.core.confidence_bounds import lower_confidence_bound, rejects_at_mo
 from adagoal.core.errors import InputError, Status
 from adagoal.core.random_streams import StreamPurpose, random_stream
 from adagoal.core.types import Bools, Floats, Longs
-from adagoal.deep.goal_samplers import GoalSampler
+from adagoal.deep.env_inspection import GoalSampler
 from adagoal.settings.training import ClaimSettings
 
 # Rollouts that a worker plays together. A cell gets whole blocks and a block seeds its own starts, so the certificate

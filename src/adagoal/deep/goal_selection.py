@@ -15,7 +15,7 @@ from adagoal.core.random_streams import StreamPurpose, jax_key_data, random_stre
 from adagoal.core.types import Floats, Singles
 from adagoal.deep import learner
 from adagoal.deep.config import KNOWN_GOAL_FIELDS, ONWARD_GOAL_FIELDS, Config
-from adagoal.deep.goal_samplers import GoalSampler
+from adagoal.deep.env_inspection import GoalSampler
 from adagoal.deep.learner import LearnerState
 from adagoal.deep.value_formulas import make_goal_info
 

@@ -16,9 +16,8 @@ from adagoal.core.random_streams import StreamPurpose, random_stream
 from adagoal.core.types import Bools, Floats
 from adagoal.deep.certification import MIN_BLOCKS_PER_ROUND, ROLLOUTS_PER_BLOCK, ReachFunction
 from adagoal.deep.config import Config
-from adagoal.deep.env_inspection import inspect_env
+from adagoal.deep.env_inspection import GoalSampler, inspect_env
 from adagoal.deep.goal_envs import EnvSource
-from adagoal.deep.goal_samplers import GoalSampler
 from adagoal.deep.policy import GoalPolicy
 from adagoal.deep.rollouts import EnvBatch, RolloutFactory, RolloutWorkers
 

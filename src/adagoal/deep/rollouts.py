@@ -28,8 +28,7 @@ from adagoal.core.types import Bools, Floats, Ints, Singles
 from adagoal.deep.config import Config
 from adagoal.deep.goal_envs import EnvDimensions, EnvSource, EpisodeEnd, GoalEnv
 from adagoal.deep.policy import NumpyActor
-from adagoal.parallel.exceptions import WorkerDied
-from adagoal.parallel.worker_process import WorkerProcess
+from adagoal.parallel.worker_process import WorkerDied, WorkerProcess
 
 
 @dataclass(frozen=True)

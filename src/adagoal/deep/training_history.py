@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 from adagoal.core.file_formats import COUNT_SCHEMA, ArraySpec, object_schema
 from adagoal.core.types import Bools, Floats, Singles
 from adagoal.deep.config import CONTACT_DISTANCE, Config
+from adagoal.deep.env_inspection import is_inside_box
 from adagoal.deep.goal_envs import EnvDimensions
-from adagoal.deep.goal_samplers import is_inside_box
 from adagoal.deep.rollouts import EpisodeBatch
 
 # Larger distances and errors come from a run that diverged. They would break the plots.

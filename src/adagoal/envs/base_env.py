@@ -1,18 +1,36 @@
-"""Base classes of all environments: their common fields, and warnings and reasons that make certificates void."""
+"""What environments share: fields, reasons that make certificates void, action masks, and counting in Python.
+
+:class:`CountingEnv` has the operations of :class:`~adagoal.envs.episode_loop.EpisodeEnv`. It updates the counts in
+batches, because only local backups need them at every step.
+"""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
-from typing import Any, ClassVar, NamedTuple, final
+from typing import Any, ClassVar, NamedTuple, Protocol, final
 
+import numba
+import numpy as np
+
+from adagoal.core.environment import ExplorationPlan
+from adagoal.core.errors import InputError
 from adagoal.core.file_formats import COUNT_SCHEMA, check_json_value, object_schema
 from adagoal.core.linear_mixture import LinearMixture
-from adagoal.core.types import GridLayout, ObservedStates
+from adagoal.core.local_backup import LocalLowerBounds, backup_state
+from adagoal.core.transition_data import TransitionCounts, count_transition
+from adagoal.core.types import GridLayout, Longs, ObservedStates
 from adagoal.envs.assumption_tests import MarkovTests
+from adagoal.envs.env_backends import ActionMask
+from adagoal.envs.episode_loop import NEW_STATE, NO_EVENT, REPLAN_DUE, STEP_FAILED
 from adagoal.envs.observation_keys import StateKey
+from adagoal.parallel.worker_process import WorkerKilled
 
 LabelledStates = list[tuple[StateKey, str]]  # keys and labels, in the order of the state numbers
+# Steps after which counts are updated: counting a single transition takes about as long as a step of a cheap
+# environment, and a long rollout must not keep all its steps in memory.
+MAX_PENDING_STEPS = 65_536
 
 
 @dataclass
@@ -183,3 +201,200 @@ class MonitoredEnv(BaseEnv, ABC):
         if self._pending_failure is not None:
             failure, self._pending_failure = self._pending_failure, None
             raise failure
+
+
+class SteppableEnv(Protocol):
+    """What a rollout steps: an :class:`~adagoal.envs.gym_adapter.IndexedEnv`, or a known model."""
+
+    n_actions: int
+    start: int
+    state_bound: int
+    needs_reset: bool  # whether the environment truncated the episode
+    has_virtual_start: bool  # whether the start is a state of its own, before the first random observation
+    action_mask: ActionMask  # of the current state
+
+    @property
+    def n_known_states(self) -> int: ...
+    def reset_to_start(self) -> int: ...
+    def step(self, state: int, action: int) -> tuple[int, bool]: ...
+
+
+class ActionMasks:
+    """Masks of the states met so far; environments report them at every visit (``info["action_mask"]``).
+
+    ``absent`` are the pairs that are known to be absent. With ``used=False`` all actions count as available.
+    """
+
+    def __init__(self, n_actions: int, absent: Iterable[int], used: bool) -> None:
+        self._n_actions, self._used = n_actions, used
+        self.absent_pairs = set(absent)  # pairs s * A + a
+        self.masks_of_new_states: dict[int, ActionMask] = {}
+        self._mask_of_state: dict[int, ActionMask] = {}
+
+    def add_state_mask(self, state: int, mask: ActionMask) -> Longs:
+        """Store the mask of a new state; return the pairs that it makes absent."""
+        if not self._used:
+            return np.zeros(0, np.int64)
+        self.masks_of_new_states[state] = self._mask_of_state[state] = mask
+        if mask is None:
+            return np.zeros(0, np.int64)
+        pairs = state * self._n_actions + np.flatnonzero(np.frombuffer(mask, np.uint8) == 0)
+        self.absent_pairs.update(pairs.tolist())
+        return pairs
+
+    def conflicts_with_known(self, state: int, mask: ActionMask) -> bool:
+        """Return whether the mask of a state has changed. Then an action no longer has one distribution."""
+        if not self._used:
+            return False
+        # The masks of earlier rollouts are not stored: the absent pairs have the same information.
+        if state not in self._mask_of_state:
+            first = state * self._n_actions
+            known = bytes(pair not in self.absent_pairs for pair in range(first, first + self._n_actions))
+            self._mask_of_state[state] = known if 0 in known else None
+        return self._mask_of_state[state] != mask
+
+
+def make_room_for_states(counts: TransitionCounts, n_known: int, state_bound: int) -> None:
+    """Enlarge the arrays for the known states and for one more, which the next step may find."""
+    while n_known >= counts.n_states < state_bound:
+        counts.grow_states(min(2 * counts.n_states, state_bound))
+
+
+class CountingEnv:
+    """One rollout of a plan, see :class:`~adagoal.envs.episode_loop.EpisodeEnv` for its operations.
+
+    An exception of the environment ends the rollout; ``failure`` keeps it. Call :meth:`flush_counts` at the end.
+    """
+
+    def __init__(
+        self,
+        env: SteppableEnv,
+        plan: ExplorationPlan,
+        counts: TransitionCounts,
+        markov_tests: MarkovTests | None,
+        diagnostics: Diagnostics,
+        use_masks: bool,
+    ) -> None:
+        self.failure: BaseException | None = None
+        self._env, self._counts, self._markov_tests, self._diagnostics = env, counts, markov_tests, diagnostics
+        self._known_states = set(np.flatnonzero(counts.seen).tolist())
+        self._terminal_states = set(np.flatnonzero(counts.terminal).tolist())
+        self._tries_before_replan = plan.replan_thresholds - counts.n[: len(plan.replan_thresholds)]
+        # counts.n lags behind by the pending steps, so tries are counted here as well.
+        self._tries_left: dict[int, int] = {}
+        self._action_masks = ActionMasks(env.n_actions, np.flatnonzero(counts.absent).tolist(), use_masks)
+        # The start is known without being entered, so its mask is stored before the first step of the run.
+        if not counts.visits[env.start] and not env.has_virtual_start:
+            counts.mark_absent_pairs(self._action_masks.add_state_mask(env.start, env.action_mask))
+        # The transitions that are not counted yet: a pair s * A + a, or -1 - s for a reset in s; the next state; ...
+        self._pending: list[int] = []
+        self._n_counted = np.zeros(1, np.int64)  # pending transitions that a backup has counted already
+
+    def must_reset(self, state: int) -> bool:
+        """Return whether the state is terminal, or the environment truncated the episode."""
+        return self._env.needs_reset or state in self._terminal_states
+
+    def reset_from(self, state: int) -> int:
+        """Reset in ``state``; return the next state, or STEP_FAILED."""
+        try:
+            next_state = self._env.reset_to_start()
+            if next_state == self._env.start:
+                self._check_action_mask(next_state)
+            else:
+                make_room_for_states(self._counts, self._env.n_known_states, self._env.state_bound)
+                self._counts.seen[next_state] = True
+                self._diagnostics.report_reset_mismatch(next_state)
+        except BaseException as error:
+            self._record_failure(error)
+            return STEP_FAILED
+        self._pending += (-1 - state, next_state)
+        return next_state
+
+    def take_action(self, state: int, action: int, rng: np.random.Generator) -> tuple[int, int]:
+        """Step the environment, which has a generator of its own; return the next state and an event."""
+        pair = state * self._env.n_actions + action
+        if pair in self._action_masks.absent_pairs:
+            return self.reset_from(state), NO_EVENT
+        try:
+            next_state, terminated = self._env.step(state, action)
+        except BaseException as error:
+            self._record_failure(error)
+            return STEP_FAILED, NO_EVENT
+        if terminated != (next_state in self._terminal_states):
+            self._mark_terminal(next_state, terminated)
+        is_new = next_state not in self._known_states
+        if is_new:
+            make_room_for_states(self._counts, self._env.n_known_states, self._env.state_bound)
+            self._known_states.add(next_state)
+            self._counts.seen[next_state] = True
+            self._counts.mark_absent_pairs(self._action_masks.add_state_mask(next_state, self._env.action_mask))
+        # In a terminal state the reset is the only action, so its mask does not matter.
+        elif not terminated:
+            self._check_action_mask(next_state)
+        # In one operation, after the state was marked: a signal must not leave half a transition behind.
+        self._pending += (pair, next_state)
+        self._tries_left[pair] = tries_left = self._tries_left.get(pair, self._tries_before_replan[pair]) - 1
+        if len(self._pending) >= 2 * MAX_PENDING_STEPS:
+            self.flush_counts()
+        return next_state, NEW_STATE if is_new else REPLAN_DUE if tries_left <= 0 else NO_EVENT
+
+    def backup_and_choose(self, local: LocalLowerBounds, state: int, column: int) -> int:
+        """Raise the bound of a column at a state, with all counts up to the last step; return the greedy action."""
+        # Only counts are updated here. The log, the tests and the visits wait for the flush.
+        counts, pending = self._counts, self._pending
+        for i in range(2 * int(self._n_counted[0]), len(pending), 2):
+            self._count_transitions(np.array(pending[i : i + 1]), np.array(pending[i + 1 : i + 2]), i // 2)
+        return int(backup_state(state, column, local, counts.successor, counts.count, counts.support, counts.n))
+
+    def _record_failure(self, error: BaseException) -> None:
+        # A transition that made the environment fail is missing from the data, which biases them. A process that was
+        # killed from outside loses a transition for an unrelated reason, which does not.
+        if isinstance(error, InputError) and not isinstance(error, WorkerKilled):
+            self._diagnostics.lost_transitions += 1
+        self.failure = error
+
+    def _mark_terminal(self, state: int, terminated: bool) -> None:
+        self._terminal_states.add(state)
+        self._counts.terminal[state] = True
+        if state in self._known_states or not terminated:
+            self._diagnostics.report_terminal_mismatch(state, self._env.state_bound)
+
+    def _check_action_mask(self, state: int) -> None:
+        if self._action_masks.conflicts_with_known(state, self._env.action_mask):
+            self._diagnostics.report_mask_conflict(state)
+
+    def flush_counts(self) -> None:
+        """Update the counts, the log of transitions and the tests."""
+        counts = self._counts
+        # Contiguous like all other arrays: Numba would compile the kernels again for another memory layout.
+        moves, next_states = np.ascontiguousarray(np.array(self._pending, np.int64).reshape(-1, 2).T)
+        self._pending.clear()
+        states = np.where(moves >= 0, moves // counts.n_actions, -1 - moves)
+        # Visits include resets, which have no pair.
+        counts.visits += np.bincount(states, minlength=counts.n_states)
+        if self._markov_tests is not None:
+            self._markov_tests.add_transitions(moves, next_states)
+        if counts.transition_log is not None:
+            counts.transition_log.append_steps(moves, next_states)
+        self._count_transitions(moves, next_states, 0)
+        self._n_counted[0] = 0
+
+    def _count_transitions(self, moves: Longs, next_states: Longs, first: int) -> None:
+        """Count transitions; ``first`` is the number of the first one among the pending ones."""
+        c = self._counts
+        arrays = (c.successor, c.count, c.recent, c.support, c.n, c.settled)
+        while not _count_pending(moves, next_states, first, self._n_counted, *arrays):
+            # Compiled code cannot enlarge the arrays. It stops at a full row, and the arrays below are new ones.
+            c.grow_successors(2 * c.successor.shape[1])
+            arrays = (c.successor, c.count, c.recent, c.support, c.n, c.settled)
+
+
+@numba.njit(cache=True, nogil=True)
+def _count_pending(moves, next_states, first, n_counted, *arrays):  # type: ignore[no-untyped-def]
+    """Count the transitions that are not counted yet; return False if a row has no room left."""
+    # n_counted [1] is updated in compiled code, so no signal can come between a transition and its mark.
+    for i in range(n_counted[0] - first, len(moves)):
+        if moves[i] >= 0 and not count_transition(moves[i], next_states[i], *arrays):
+            return False
+        n_counted[0] += 1
+    return True

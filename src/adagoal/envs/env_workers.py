@@ -25,12 +25,10 @@ from adagoal.core.random_streams import StreamPurpose, random_stream, stream_see
 from adagoal.core.types import Longs
 from adagoal.core.user_code import USER_CODE_SECTION
 from adagoal.envs import episode_loop
-from adagoal.envs.base_env import EnvProperties, LabelledStates
-from adagoal.envs.counting_env import ActionMasks
+from adagoal.envs.base_env import ActionMasks, EnvProperties, LabelledStates
 from adagoal.envs.env_backends import START_TIMEOUT_SECONDS, ActionMask, InProcessEnv
 from adagoal.envs.gym_adapter import IndexedEnv, StartSeed
-from adagoal.parallel.exceptions import WorkerFailure
-from adagoal.parallel.worker_process import Worker, WorkerFactory
+from adagoal.parallel.worker_process import Worker, WorkerFactory, WorkerFailure
 
 
 class WorkerPlan(NamedTuple):

@@ -26,11 +26,10 @@ from adagoal.core.goal_space import GoalSpace
 from adagoal.core.transition_data import TransitionCounts
 from adagoal.core.types import Floats, ObservedStates
 from adagoal.envs import episode_loop, observation_keys
-from adagoal.envs.base_env import BaseEnv, Diagnostics, EnvProperties, MonitoredEnv
-from adagoal.envs.counting_env import CountingEnv
+from adagoal.envs.base_env import BaseEnv, CountingEnv, Diagnostics, EnvProperties, MonitoredEnv
 from adagoal.envs.env_backends import DEFAULT_MAX_STATES, ActionMask, EnvBackend, InProcessEnv, SubprocessEnv
 from adagoal.envs.observation_keys import StateKey
-from adagoal.parallel.exceptions import WorkerKilled
+from adagoal.parallel.worker_process import WorkerKilled
 
 MAX_REPLAY_STEPS = 100_000  # longest episode that a checkpoint stores; a resumed run replays it
 N_START_RESETS = 16  # the start counts as fixed if this number of resets agrees

@@ -24,12 +24,10 @@ from adagoal.core.local_backup import LocalLowerBounds, greedy_action_table
 from adagoal.core.transition_data import TransitionCounts
 from adagoal.core.types import Bools, Floats, Longs, ObservedStates
 from adagoal.envs import episode_loop, observation_keys
-from adagoal.envs.base_env import BaseEnv, Diagnostics, LabelledStates, MonitoredEnv
-from adagoal.envs.counting_env import ActionMasks, make_room_for_states
+from adagoal.envs.base_env import ActionMasks, BaseEnv, Diagnostics, LabelledStates, MonitoredEnv, make_room_for_states
 from adagoal.envs.env_workers import EnvWorker, RolloutRecord, WorkerPlan, WorkerPool
 from adagoal.envs.gym_adapter import MAX_REPLAY_STEPS, check_saved_episode
-from adagoal.parallel.exceptions import WorkerFailure, WorkerKilled
-from adagoal.parallel.worker_process import WorkerFactory, WorkerProcess
+from adagoal.parallel.worker_process import WorkerFactory, WorkerFailure, WorkerKilled, WorkerProcess
 
 # Steps of one worker in a round. All workers together take 1/128 of the steps so far, so the plan is never much older
 # than the data. The limits keep early rounds from being mostly messages, and late ones from taking long.

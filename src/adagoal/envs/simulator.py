@@ -18,8 +18,7 @@ from adagoal.core.goal_space import GoalSpace
 from adagoal.core.transition_data import TransitionCounts
 from adagoal.core.types import Floats, ObservedStates
 from adagoal.envs import episode_loop
-from adagoal.envs.base_env import BaseEnv, Diagnostics
-from adagoal.envs.counting_env import CountingEnv
+from adagoal.envs.base_env import BaseEnv, CountingEnv, Diagnostics
 from adagoal.envs.env_backends import ActionMask
 from adagoal.envs.model import TabularMDP
 
@@ -132,7 +131,7 @@ class ModelSimulator(BaseEnv):
 
 
 class _SampledModel:
-    """A known model as :class:`~adagoal.envs.counting_env.CountingEnv` steps it, with the draws of the compiled one."""
+    """A known model as :class:`~adagoal.envs.base_env.CountingEnv` steps it, with the draws of the compiled one."""
 
     needs_reset = has_virtual_start = False
     action_mask: ActionMask = None

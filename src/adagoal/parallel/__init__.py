@@ -1,8 +1,6 @@
 """Work in other processes, on this machine or on a Ray cluster.
 
-    worker_process   an object in another process whose methods are called by name
-    safe_start       Ctrl-C, files of the current directory, scripts without ``if __name__ == "__main__":``
-    exceptions       how exceptions and tracebacks come back from a worker
+    worker_process   an object in another process whose methods are called by name; its exceptions; a safe start
     task_engine      run many independent tasks; the engine for this machine
     ray_engine       the same workers and tasks on Ray
 

@@ -16,9 +16,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from adagoal.core.errors import EnvironmentFailure, InputError
-from adagoal.parallel.exceptions import WorkerDied, WorkerKilled, call_or_capture, unwrap_reply
 from adagoal.parallel.task_engine import LineWriter, TaskInterrupted, TaskResources, run_tasks
-from adagoal.parallel.worker_process import ObjectHost
+from adagoal.parallel.worker_process import ObjectHost, WorkerDied, WorkerKilled, call_or_capture, unwrap_reply
 
 
 def _import_ray() -> Any:

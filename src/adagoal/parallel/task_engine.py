@@ -15,8 +15,7 @@ from dataclasses import dataclass
 from multiprocessing.connection import wait
 from typing import Any, Protocol
 
-from adagoal.parallel.exceptions import WorkerDied, unwrap_reply
-from adagoal.parallel.worker_process import FunctionCaller, WorkerProcess
+from adagoal.parallel.worker_process import FunctionCaller, WorkerDied, WorkerProcess, unwrap_reply
 
 # Per task. A task that loses this many workers probably needs more memory than there is.
 MAX_ATTEMPTS = 3

@@ -9,6 +9,20 @@ are three ways to lose a worker. Certificates tell the last one from the others:
     a call takes longer than its timeout   the worker is killed: EnvironmentFailure
     the process ends by itself             a crash or an exit: WorkerDied
     something else kills the process       its end does not depend on what the call did: WorkerKilled
+
+A worker answers a call with its result or with a :class:`WorkerFailure`. The waiting process raises the exception:
+
+    EnvironmentFailure   the user's code raised; its own exception is the ``__cause__``
+    InputError           bad input
+    anything else        a bug in adagoal
+
+The traceback of the worker is the last ``__cause__`` of the chain, as in :mod:`concurrent.futures`. An exception that
+cannot be pickled becomes the nearest of EnvironmentFailure, InputError and RuntimeError, with its type and message.
+
+Ctrl-C reaches all processes of a terminal but is for the run alone, so workers ignore it from their first instruction.
+A new process imports the script that started it. If the script explores or trains outside of
+``if __name__ == "__main__":``, the import reaches the same call again. The worker then exits with a code of its own,
+and the run raises an error that names the fix.
 """
 
 from __future__ import annotations
@@ -18,14 +32,104 @@ import multiprocessing
 import os
 import pickle
 import signal
-from collections.abc import Callable, Iterable, Mapping
+import sys
+import traceback
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from multiprocessing import resource_tracker, spawn
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from typing import Any, Protocol
 
-from adagoal.core.errors import EnvironmentFailure
-from adagoal.parallel import safe_start
-from adagoal.parallel.exceptions import WorkerDied, WorkerFailure, WorkerKilled, call_or_capture, unwrap_reply
+from adagoal.core.errors import EnvironmentFailure, InputError, describe_exception
+from adagoal.core.safe_imports import safe_path_variables
+
+WORKER_PROCESS_NAME = "adagoal-worker"  # tells workers from processes that the user starts
+EXIT_MISSING_GUARD = 79  # a code that neither Python nor a shell uses
+
+
+class WorkerDied(EnvironmentFailure):
+    """The process of a worker ended before it answered."""
+
+    exit_code: int | None = None  # None if unknown
+
+
+class WorkerKilled(WorkerDied):
+    """Something outside the run ended the process, so its end says nothing about the environment."""
+
+
+class WorkerTraceback(Exception):
+    """The traceback of a worker as text; Python prints it above the exception that it belongs to."""
+
+    def __str__(self) -> str:
+        return f'\n"""\n{self.args[0]}"""'
+
+
+@dataclass(frozen=True)
+class _PortableException:
+    """An exception in a form that can always be sent."""
+
+    pickled: bytes | None
+    substitute: Exception  # raised if the exception cannot be pickled or unpickled
+
+    @classmethod
+    def from_exception(cls, error: BaseException) -> _PortableException:
+        # Exceptions of user code may hold anything: open files, locks, lambdas.
+        pickled = None
+        with contextlib.suppress(Exception):
+            pickled = pickle.dumps(error)
+        if isinstance(error, InputError):
+            kind = EnvironmentFailure if isinstance(error, EnvironmentFailure) else InputError
+            return cls(pickled, kind(error.reason, error.name))
+        return cls(pickled, RuntimeError(describe_exception(error)))
+
+    def restore_exception(self) -> BaseException:
+        # The class may be unknown here, or its __init__ may take other arguments than pickle stores.
+        try:
+            error = None if self.pickled is None else pickle.loads(self.pickled)
+        except Exception:
+            error = None
+        return error if isinstance(error, BaseException) else self.substitute
+
+
+@dataclass(frozen=True)
+class WorkerFailure:
+    """An exception of a worker, its cause and its traceback."""
+
+    error: _PortableException
+    cause: _PortableException | None
+    traceback_text: str
+
+    @classmethod
+    def from_exception(cls, error: BaseException) -> WorkerFailure:
+        """Prepare an exception for another process."""
+        cause = None if error.__cause__ is None else _PortableException.from_exception(error.__cause__)
+        return cls(_PortableException.from_exception(error), cause, "".join(traceback.format_exception(error)))
+
+    def to_exception(self) -> BaseException:
+        """Return the exception to raise."""
+        # pickle drops __cause__, so the cause travels apart.
+        error = last = self.error.restore_exception()
+        if self.cause is not None:
+            error.__cause__ = last = self.cause.restore_exception()
+        last.__cause__ = WorkerTraceback(self.traceback_text)
+        return error
+
+
+def call_or_capture(function: Callable[..., Any], *arguments: Any) -> Any:
+    """Return the result of a call, or the :class:`WorkerFailure` if it raises."""
+    try:
+        return function(*arguments)
+    # Not BaseException: SystemExit must end the worker, because user code that exits is taken for a crash.
+    except Exception as error:
+        return WorkerFailure.from_exception(error)
+
+
+def unwrap_reply(reply: Any) -> Any:
+    """Return the result in a reply; raise what the worker raised."""
+    if isinstance(reply, WorkerFailure):
+        raise reply.to_exception()
+    return reply
 
 
 class Worker(Protocol):
@@ -87,17 +191,17 @@ class WorkerProcess:
         return self.process is not None
 
     def start(self) -> None:
-        safe_start.check_script_importable()
+        check_script_importable()
         # Not fork: a forked child of a process with threads (Numba, JAX) may find locks that are never released.
         context = multiprocessing.get_context("spawn")
         own_end, worker_end = context.Pipe()
         process = context.Process(
             target=_run_worker,
-            name=safe_start.WORKER_PROCESS_NAME,
+            name=WORKER_PROCESS_NAME,
             args=(worker_end, pickle.dumps(self._make), self._ignored_signals),
             daemon=self._daemon,
         )
-        with safe_start.starting_processes(self._environment):
+        with starting_processes(self._environment):
             process.start()
             # Before SIGINT is unblocked, so an interrupt finds a process that it can stop.
             self.process, self.pipe, self._has_replied = process, own_end, False
@@ -145,8 +249,8 @@ class WorkerProcess:
         self.process.join(10.0)
         code = self.process.exitcode
         self.stop()
-        if code == safe_start.EXIT_MISSING_GUARD and not self._has_replied:
-            return safe_start.missing_guard_error()
+        if code == EXIT_MISSING_GUARD and not self._has_replied:
+            return missing_guard_error()
         error: WorkerDied
         if code is None:
             error = WorkerDied(f"{self._description} closed its connection")
@@ -208,6 +312,62 @@ def _call_host(host: ObjectHost, pickled_call: bytes) -> Any:
 
 
 def _run_worker(pipe: Connection, pickled_make: bytes, ignored_signals: Iterable[signal.Signals]) -> None:
-    safe_start.ignore_signals(ignored_signals)
+    ignore_signals(ignored_signals)
     os.dup2(2, 1)  # standard output belongs to the run; environments print
     serve_calls(pipe, pickled_make)
+
+
+@contextlib.contextmanager
+def starting_processes(variables: Mapping[str, str]) -> Iterator[None]:
+    """Start processes in this block; they get these environment variables, and SIGINT waits until the block ends."""
+    # A spawned process takes the environment of this one; multiprocessing has no argument for it.
+    variables = {**variables, **safe_path_variables()}
+    old_values = {name: os.environ.get(name) for name in variables}
+    old_mask = signal.pthread_sigmask(signal.SIG_BLOCK, ())
+    try:
+        os.environ.update(variables)
+        # Starting the resource tracker would lift the mask. It is an interpreter, so it needs the safe path as well.
+        resource_tracker.ensure_running()
+        # New processes inherit the mask. Without it, Ctrl-C would end a worker that has not yet imported anything.
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        yield
+    finally:
+        # Environment first: a pending SIGINT is raised when the mask is restored, and would skip what follows.
+        for name, value in old_values.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+        signal.pthread_sigmask(signal.SIG_SETMASK, old_mask)
+
+
+def ignore_signals(signals: Iterable[signal.Signals]) -> None:
+    """In a worker: leave these signals to the run, and unblock SIGINT, which :func:`starting_processes` blocked."""
+    # In this order: a SIGINT that came during the start is dropped, not raised, when it is unblocked.
+    for number in signals:
+        signal.signal(number, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+
+
+def exit_if_reimported() -> None:
+    """End this process if it is a worker that is still importing the script: the script lacks the guard."""
+    process = multiprocessing.current_process()
+    # multiprocessing sets this attribute while a new process imports the main script.
+    if getattr(process, "_inheriting", False) and process.name == WORKER_PROCESS_NAME:
+        sys.exit(EXIT_MISSING_GUARD)
+
+
+def check_script_importable() -> None:
+    """Raise :class:`InputError` if workers could not import the script, for example because it is standard input."""
+    exit_if_reimported()
+    script = spawn.get_preparation_data(WORKER_PROCESS_NAME).get("init_main_from_path")
+    if script is not None and not os.path.exists(script):
+        name = os.path.basename(script)
+        raise InputError(f"worker processes import the script, but {name} is not a file; save the script as a file")
+
+
+def missing_guard_error() -> InputError:
+    """Return the error for a script without the guard."""
+    return InputError(
+        'worker processes import the script, which starts the run again; put the call under if __name__ == "__main__":'
+    )

@@ -13,11 +13,11 @@ from adagoal.report.exploration_panels import ExplorationSource, guarantee_badge
 from adagoal.report.html_page import ReportPage, pack_data_block
 from adagoal.report.live_server import ReportSource
 from adagoal.runs import folder_reader
+from adagoal.runs.exploration_files import StateMetadata
 from adagoal.runs.folder_reader import RunKind, SavedRun
+from adagoal.runs.job import request_stop
 from adagoal.runs.result import Result, load_result, require_exploration
 from adagoal.runs.run_folder import open_locked_folder
-from adagoal.runs.state_metadata import StateMetadata
-from adagoal.runs.stop_requests import request_stop
 
 if TYPE_CHECKING:
     from adagoal.api.explore import EnvOverride

@@ -27,9 +27,9 @@ from adagoal.core.errors import Status, to_single_line
 from adagoal.core.exploration_run import GoalStanding
 from adagoal.core.types import Bools, Floats, Longs
 from adagoal.report.html_page import Panel, PanelContent, render_macro
+from adagoal.runs.exploration_files import StateMetadata
 from adagoal.runs.result import Result
 from adagoal.runs.result_text import NO_GUARANTEE_TEXT, estimate_steps_left, make_headline, resume_command
-from adagoal.runs.state_metadata import StateMetadata
 
 Arrays = dict[str, NDArray[Any]]
 

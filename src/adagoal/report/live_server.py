@@ -28,7 +28,7 @@ from adagoal.core.errors import InputError
 from adagoal.core.file_io import is_folder_locked
 from adagoal.report.html_page import ReportPage
 from adagoal.runs.folder_reader import last_commit_stamp
-from adagoal.runs.stop_requests import request_stop
+from adagoal.runs.job import request_stop
 
 
 class ReportSource:

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from adagoal.core import safe_imports
 from adagoal.core.errors import InputError
 from adagoal.core.file_io import write_atomically
-from adagoal.deep import env_inspection, goal_envs, goal_samplers
+from adagoal.deep import env_inspection, goal_envs
 from adagoal.deep.goal_envs import flatten_numbers, unflatten_like
 from adagoal.runs import training_files as files
 from adagoal.runs.folder_reader import read_saved_run
@@ -64,7 +64,7 @@ def render_frames(folder: Path) -> NDArray[np.uint8]:
     env = source.make_env(render_mode="rgb_array")
     horizon = env_inspection.measure_dimensions(env, source, config.horizon).horizon
     # Fixed seeds: the same policy is shown on the same goal.
-    goals = goal_samplers.make_goal_sampler(env, "test_goals", config.test_goals)(np.random.default_rng(1), 32)
+    goals = env_inspection.make_goal_sampler(env, "test_goals", config.test_goals)(np.random.default_rng(1), 32)
     observation, _ = env.reset(seed=1)
     goal = goals[np.argmax(np.linalg.norm(goals - flatten_numbers(observation["achieved_goal"]), axis=1))]
     set_goal = source.find_goal_setter(env)

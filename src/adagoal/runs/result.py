@@ -21,11 +21,17 @@ from adagoal.core.tabular_policy import Policy
 from adagoal.core.types import resolve_number, state_label
 from adagoal.envs import model_sources
 from adagoal.envs.model import TabularMDP
-from adagoal.runs.exploration_schemas import POLICIES_SCHEMA, RESULT_SCHEMA, RUN_CHECKPOINT_SCHEMA
+from adagoal.runs.exploration_files import (
+    POLICIES_SCHEMA,
+    RESULT_SCHEMA,
+    RUN_CHECKPOINT_SCHEMA,
+    StateFinder,
+    StateMetadata,
+    read_state_metadata,
+)
 from adagoal.runs.folder_reader import MANIFEST_FORMAT, FolderFiles, RunKind, SavedRun, read_saved_run
 from adagoal.runs.result_text import result_to_html
 from adagoal.runs.run_folder import open_locked_folder
-from adagoal.runs.state_metadata import StateFinder, StateMetadata, read_state_metadata
 from adagoal.settings.exploration import ExplorationSettings
 
 

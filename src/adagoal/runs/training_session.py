@@ -20,12 +20,11 @@ from adagoal import goal_rules
 from adagoal.core.argument_checks import check_folder_path, check_integer
 from adagoal.core.errors import InputError, Status
 from adagoal.core.file_io import arrays_content
-from adagoal.deep import training_checkpoint
 from adagoal.deep.config import Config
 from adagoal.deep.goal_envs import EnvSource, SetGoalFunction
-from adagoal.deep.training import Training, TrainingObserver
+from adagoal.deep.training import Training, TrainingObserver, read_configs
 from adagoal.deep.training_history import TrainingHistory
-from adagoal.parallel import safe_start
+from adagoal.parallel.worker_process import exit_if_reimported
 from adagoal.runs import training_files as files
 from adagoal.runs.folder_reader import RunKind, SavedRun, no_run, require_run_folder
 from adagoal.runs.job import JobMonitor, SaveFiles, run_job
@@ -179,7 +178,7 @@ def start_training(
     :class:`TrainingLimits`.
     """
     # Before the lock: a worker that runs the user's script again would find it held by its parent.
-    safe_start.exit_if_reimported()
+    exit_if_reimported()
     checked = TrainingLimits(**limits)
 
     def run_new(folder: RunFolder | None) -> TrainResult:
@@ -214,7 +213,7 @@ def resume_training(
     **limits: Any,
 ) -> TrainResult:
     """Resume the training run in a folder (:func:`adagoal.resume`); ``steps`` 0 keeps the planned length."""
-    safe_start.exit_if_reimported()
+    exit_if_reimported()
     checked = TrainingLimits(**limits)
     with open_locked_folder(require_run_folder(path), RunKind.TRAINING) as folder:
         if folder.saved_run is None:
@@ -239,7 +238,7 @@ def restore_training(
     path = checkpoint.candidate_paths[TrainingJob.checkpoint_file][0]
     with files.name_file_in_errors(checkpoint, TrainingJob.checkpoint_file):
         arrays, facts = checkpoint.load_arrays(TrainingJob.checkpoint_file)
-        configs = training_checkpoint.read_configs(facts)
+        configs = read_configs(facts)
     # Environment and goal rules are resolved before anything is built: only these two name code.
     source = files.resolve_training_env(saved.path, configs[0], env, trust, "adagoal.resume({}, env=...)", set_goal)
     source = replace(source, step_timeout=limits.step_timeout)
