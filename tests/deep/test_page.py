@@ -24,6 +24,7 @@ from adagoal.deep.training_history import ValueMapHistory
 from adagoal.report import training_page, training_video
 from adagoal.report.html_page import unpack_data_block
 from adagoal.report.training_page import ExtraFiles
+from adagoal.runs.folder_reader import find_saved_run
 
 CELL = {"low": [-1.0, -1.0], "high": [0.0, 1.0], "share": 0.5, "rollouts": 10, "reached": 9}
 CELLS = [CELL | {"verdict": "certified"}, CELL | {"low": [0.0, -1.0], "high": [1.0, 1.0], "verdict": "open"}]
@@ -69,6 +70,17 @@ def test_the_goal_space_goes_back_in_time(trained: Path) -> None:
         titles = page.evaluate("page.data.facts.curves.map(plot => plot.title)")
         assert titles[-2:] == ["Success by distance, in the tests", "Success by distance from the start, evaluated"]
         assert page.troubles() == []
+
+
+def test_the_page_and_its_figures_are_committed_with_the_run(trained: Path) -> None:
+    """As those of an exploration are, so a damaged page is noticed and a new run in the folder removes it."""
+    training_page.write_training_report(trained, png=True)
+    saved = find_saved_run(trained)
+    assert saved is not None
+    assert {"report.html", "curves.png"} <= saved.manifest.results.keys()
+    with saved.result_files().open_verified("report.html") as (path, _, _):
+        assert path == trained / "report.html"
+    adagoal.load(trained)
 
 
 def test_python_shows_the_page_of_a_folder(finished: Path) -> None:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import multiprocessing
 from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 import pytest
 from small import TINY
 
-from adagoal.core.errors import Status
+import adagoal
+from adagoal.core.errors import InputError, Status
 from adagoal.core.types import Floats, Singles
 from adagoal.deep import Config
 from adagoal.deep.goal_envs import EnvDimensions, EnvSource
@@ -81,3 +83,21 @@ def test_training_and_certification_in_another_engine(monkeypatch: pytest.Monkey
             np.testing.assert_array_equal(
                 np.concatenate([*map(np.ravel, layer)]), np.concatenate([*map(np.ravel, same)])
             )
+
+
+def test_the_public_functions_take_another_engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """``train`` and ``resume`` play with the given engine, and start no process."""
+    monkeypatch.setattr(multiprocessing.process.BaseProcess, "start", None)
+    made = []
+
+    def make(*arguments: object) -> InProcessRollouts:
+        made.append(InProcessRollouts(*arguments))  # type: ignore[arg-type]
+        return made[-1]
+
+    config = Config("point-mass", **TINY)
+    adagoal.train(config, out=tmp_path / "run", observe=lambda history: False, make_rollouts=make)
+    resumed = adagoal.resume(tmp_path / "run", make_rollouts=make)
+    assert resumed.status is Status.DONE
+    assert [backend.is_closed for backend in made] == [True, True]
+    with pytest.raises(InputError, match="make_rollouts: must be a function that makes a RolloutBackend, got 3"):
+        adagoal.train(config, make_rollouts=3)  # type: ignore[arg-type]

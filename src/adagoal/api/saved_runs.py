@@ -11,6 +11,7 @@ from adagoal.core.errors import InputError
 from adagoal.runs.folder_reader import is_training_folder, require_run_folder
 
 if TYPE_CHECKING:
+    from adagoal.deep.rollouts import RolloutFactory
     from adagoal.goal_rules import GoalRule
     from adagoal.runs.result import Result
     from adagoal.runs.train_result import TrainResult
@@ -34,6 +35,7 @@ def resume(
     minutes: float | None = None,
     checkpoint_every: int | None = None,
     tensorboard: str | Path | None = None,
+    make_rollouts: RolloutFactory | None = None,
 ) -> Result | TrainResult:
     """Resume a run that was killed, interrupted or ran out of budget. The result is as if it had not stopped.
 
@@ -49,7 +51,7 @@ def resume(
         if it is named again here, or with ``trust``.
     step_timeout, progress, observe: as for :func:`adagoal.explore` and :func:`adagoal.train`.
     engine, address: for explorations, where the workers run; they change no number.
-    workers, minutes, checkpoint_every, tensorboard: for training runs, as for :func:`adagoal.train`.
+    workers, minutes, checkpoint_every, tensorboard, make_rollouts: for training runs, as for :func:`adagoal.train`.
 
     Examples
     --------
@@ -60,7 +62,7 @@ def resume(
     folder = require_run_folder(path)
     exploration_only = {"goals": goals, "engine": engine, "address": address}
     training_only: dict[str, Any] = {"set_goal": set_goal, "workers": workers, "minutes": minutes}
-    training_only |= {"checkpoint_every": checkpoint_every, "tensorboard": tensorboard}
+    training_only |= {"checkpoint_every": checkpoint_every, "tensorboard": tensorboard, "make_rollouts": make_rollouts}
     shared: dict[str, Any] = {"env": env, "goal_rule": goal_rule, "trust": trust, "step_timeout": step_timeout}
     shared |= {"progress": progress, "observe": observe}
     # Options of the other kind are refused: ignoring them would leave the caller with a run that was not asked for.

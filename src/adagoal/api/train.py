@@ -26,6 +26,7 @@ from adagoal.settings.fields import check_arguments, declared_settings
 from adagoal.settings.training import TrainingOptions
 
 if TYPE_CHECKING:
+    from adagoal.deep.rollouts import RolloutFactory
     from adagoal.deep.training_history import TrainingHistory
     from adagoal.runs.train_result import TrainResult
 
@@ -46,6 +47,7 @@ def train(
     progress: bool = False,
     observe: Callable[[TrainingHistory], bool | None] | None = None,
     tensorboard: str | Path | None = None,
+    make_rollouts: RolloutFactory | None = None,
     until: str | None = None,
     success: float | None = None,
     slack: float | None = None,
@@ -77,6 +79,8 @@ def train(
     progress: show a progress bar on standard error, or a line for each test if it is not a terminal.
     observe: called with the history after every cycle; if it returns False, the run ends.
     tensorboard: folder for the numbers of every cycle (:class:`adagoal.runs.training_session.TensorBoardObserver`).
+    make_rollouts: makes the engine that plays the episodes, by default worker processes
+        (:class:`adagoal.deep.rollouts.RolloutBackend`). :func:`adagoal.resume` takes it, too.
     until: ``"certified"`` ends training earlier, when all cells of test goals that are believed to be within the
         radius are certified (:mod:`adagoal.api.certified_training`); ``result.certificate`` is the map. It needs
         ``out``.
@@ -127,6 +131,7 @@ def train(
     claim = _check_claim_arguments(until, len(configs), out, {"success": success, "slack": slack, "delta": delta})
     limits: dict[str, Any] = {"workers": workers, "minutes": minutes, "checkpoint_every": checkpoint_every}
     limits |= {"step_timeout": step_timeout, "tensorboard": tensorboard, "overwrite": overwrite}
+    limits |= {} if make_rollouts is None else {"make_rollouts": make_rollouts}
     with observe_with_display(TrainingProgress(opening=opening) if progress else None, observe) as observer:
         if until is not None and out is not None:
             return train_until_certified(configs[0], out, source, rule, observe=observer, **claim, **limits)

@@ -5,7 +5,7 @@ episodes, the test results and the starts of the next cycle. Every start and eve
 slot), so a cycle can be replayed without its history; resume is exact for this reason.
 
 Another engine, or an environment that runs on the accelerator, is one class with the methods of
-:class:`RolloutBackend`; give it to :class:`adagoal.deep.training.Training` as ``make_rollouts``.
+:class:`RolloutBackend`; give it to :func:`adagoal.train` as ``make_rollouts``.
 """
 
 from __future__ import annotations

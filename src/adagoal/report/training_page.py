@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from adagoal.core.errors import Status
 from adagoal.core.file_formats import COUNT_SCHEMA, check_json_value
-from adagoal.core.file_io import read_json, report_read_errors, write_text
+from adagoal.core.file_io import FileContent, bytes_content, read_json, report_read_errors
 from adagoal.deep import policy_evaluation
 from adagoal.deep.certification import Verdict
 from adagoal.deep.training_history import ValueMapHistory
@@ -25,8 +25,9 @@ from adagoal.report.curve_page import Curve, CurvePlot, CurveSource
 from adagoal.report.html_page import Panel, PanelContent, ReportPage, render_macro
 from adagoal.report.live_server import ReportSource
 from adagoal.runs import training_files as files
-from adagoal.runs.folder_reader import SavedRun, read_saved_run
+from adagoal.runs.folder_reader import RunKind, SavedRun, read_saved_run
 from adagoal.runs.result_text import Headline, resume_training_command
+from adagoal.runs.run_folder import open_locked_folder
 
 
 @dataclass(frozen=True)
@@ -85,11 +86,13 @@ class TrainingSource(NamedTuple):
 def write_training_report(folder: str | Path, env: str | None = None, trust: bool = False, png: bool = False) -> Path:
     """Write ``report.html`` into the folder of training runs and return its path; ``png`` also writes the figures.
 
+    All these files are written in one commit, as those of an exploration are (:func:`adagoal.report.write_report`).
     The page has no video if the environment comes from code that is not installed (``module:Id``), unless ``env``
     names the environment again or ``trust`` allows that code.
     """
     folder = Path(folder)
     source = read_training_folder(folder)
+    contents: dict[str, FileContent] = {}
     captions = {}
     if png:
         from adagoal.report import figures, training_figures  # import Matplotlib, which takes a second
@@ -97,11 +100,12 @@ def write_training_report(folder: str | Path, env: str | None = None, trust: boo
         drawn = {"curves.png": (figures.draw_curve_plots(training_plots(source)), "Learning curves.")}
         drawn |= training_figures.goal_figures(source.arrays, source.record.configs[0].radius)
         for name, (figure, caption) in drawn.items():
-            figures.save_figure(figure, folder / name)
-            captions[name] = caption
+            contents[name], captions[name] = bytes_content(figures.figure_to_png(figure)), caption
     # The page embeds the strip, so it is rendered first.
     training_video.write_video_strip(source.record, env, trust)
-    write_text(folder / "report.html", training_page(source, captions).render())
+    contents["report.html"] = bytes_content(training_page(source, captions).render().encode())
+    with open_locked_folder(folder, RunKind.TRAINING) as run_folder:
+        run_folder.save_files(results=contents)
     return folder / "report.html"
 
 

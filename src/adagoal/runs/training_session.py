@@ -22,6 +22,7 @@ from adagoal.core.errors import InputError, Status
 from adagoal.core.file_io import arrays_content
 from adagoal.deep.config import Config
 from adagoal.deep.goal_envs import EnvSource, SetGoalFunction
+from adagoal.deep.rollouts import RolloutFactory, RolloutWorkers
 from adagoal.deep.training import Training, TrainingObserver, read_configs
 from adagoal.deep.training_history import TrainingHistory
 from adagoal.parallel.worker_process import exit_if_reimported
@@ -82,6 +83,7 @@ class TrainingLimits:
     checkpoint_every: int = 0  # cycles; 0: adapt to how long a save takes
     step_timeout: float | None = None  # seconds after which a step of the environment counts as hanging
     tensorboard: str | Path | None = None
+    make_rollouts: RolloutFactory = RolloutWorkers  # makes the engine that plays
 
     def __post_init__(self) -> None:
         check_arguments(
@@ -89,6 +91,10 @@ class TrainingLimits:
         )
         check_arguments(ExecutionOptions, step_timeout=self.step_timeout)
         check_integer("pause", self.pause, 0, 10**12)
+        if not callable(self.make_rollouts):
+            raise InputError(
+                f"must be a function that makes a RolloutBackend, got {self.make_rollouts!r}", "make_rollouts"
+            )
         # Absolute, because the environment may change the current folder.
         if self.tensorboard is not None:
             object.__setattr__(self, "tensorboard", check_folder_path("tensorboard", self.tensorboard))
@@ -183,7 +189,7 @@ def start_training(
 
     def run_new(folder: RunFolder | None) -> TrainResult:
         with_timeout = replace(source, step_timeout=checked.step_timeout)
-        training = Training(configs, checked.workers, source=with_timeout, rule=rule)
+        training = Training(configs, checked.workers, None, with_timeout, rule, checked.make_rollouts)
         job = TrainingJob(training, checked, None if folder is None else folder.path)
         return run_job(job, folder, observe, checked.minutes)
 
@@ -250,7 +256,7 @@ def restore_training(
     length = max(steps, played) if steps else first.steps
     configs = [replace(c, goal_rule=own, steps=length) for c, own in zip(configs, rules, strict=True)]
     try:
-        return Training(configs, limits.workers, (arrays, facts), source, rule)
+        return Training(configs, limits.workers, (arrays, facts), source, rule, limits.make_rollouts)
     except ValueError as error:
         # A wrong setting that the caller could not give is an error of the file.
         of_folder = {"configs", *declared_settings(Config)} - {"env", "goal_rule", "steps"}
