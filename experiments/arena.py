@@ -16,11 +16,11 @@ from adagoal.compare.comparison_output import (
     make_error_plots,
 )
 from adagoal.compare.experiment import Experiment, ExperimentOptions, ExperimentReport, RunOutcome, TextTable
-from adagoal.compare.experiment_runner import make_known_model
 from adagoal.report.figures import draw_curve_plots
 from adagoal.settings.exploration import ExplorationSettings
 from experiments import required_steps
 from experiments.catalogue import CATALOGUE
+from experiments.extra_models import make_known_model
 
 WORLDS: tuple[dict[str, Any], ...] = (
     {"env": "two-room", "radius": 40.0},

@@ -8,8 +8,10 @@ from __future__ import annotations
 import numpy as np
 
 from adagoal.core.argument_checks import check_integer, check_number
+from adagoal.envs import registry
 from adagoal.envs.model import TabularMDP, model_from_rows
 from adagoal.envs.toy_models import make_model_generator, random_distribution, random_sparse
+from adagoal.settings.exploration import ExplorationSettings
 
 
 def random_deterministic(*, n_states: int = 20, n_actions: int = 3, seed: int = 0) -> TabularMDP:
@@ -115,3 +117,10 @@ def separation_instance(*, n_actions: int = 4, radius: float = 10.0, eta: float 
     rows += [{goal if a == best else pit: 1.0} for a in range(n_actions)]
     rows += [{goal: eta / 2, pit: 1 - eta / 2}] * n_actions
     return model_from_rows(rows, n_actions, name="separation", labels=("s0", "g", "x", "fork", "pit"))
+
+
+def make_known_model(setting: ExplorationSettings) -> TabularMDP:
+    """Return the exact model of an environment that has one."""
+    model = registry.make_exact_model(setting.env, setting.env_args, setting.start_seed)
+    assert model is not None, f"{setting.env} has no model"
+    return model

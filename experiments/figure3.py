@@ -19,6 +19,7 @@ from matplotlib import colormaps
 from matplotlib.colors import ListedColormap, PowerNorm
 from matplotlib.figure import Figure
 
+from adagoal.api.explore import explore
 from adagoal.compare.experiment import (
     ColumnFormats,
     Experiment,
@@ -27,7 +28,7 @@ from adagoal.compare.experiment import (
     RunOutcome,
     TextTable,
 )
-from adagoal.compare.experiment_runner import explore_uninterrupted
+from adagoal.compare.experiment_runner import run_uninterrupted
 from adagoal.core.exploration_run import ExplorationRun
 from adagoal.core.types import Longs
 from adagoal.envs import toy_models
@@ -74,7 +75,9 @@ def selected_goals(cell: Cell, options: ExperimentOptions) -> list[int]:
 
     method = {"method": "ucbvi", "method_args": {"bonus": "simplified", "horizon": H}}
     rule = GOAL_RULES[cell.rule]
-    result = explore_uninterrupted("two-room", L, NEVER, 0.1, **method, goal_rule=rule, seed=cell.seed, observe=go_on)
+    result = run_uninterrupted(
+        explore, "two-room", L, NEVER, 0.1, **method, goal_rule=rule, seed=cell.seed, observe=go_on
+    )
     goals: list[int] = result.arrays["episode_goals"].tolist()
     return goals
 

@@ -14,13 +14,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from adagoal.api.explore import audit
+from adagoal.api.explore import audit, explore
 from adagoal.baselines.interval_mdp import INTERVAL_BOUNDS
 from adagoal.compare.experiment import Experiment, ExperimentOptions, ExperimentReport, RunOutcome, TextTable
-from adagoal.compare.experiment_runner import explore_uninterrupted, make_known_model
+from adagoal.compare.experiment_runner import run_uninterrupted
 from adagoal.core.errors import Status
 from adagoal.settings.exploration import ExplorationSettings
 from experiments.catalogue import CATALOGUE
+from experiments.extra_models import make_known_model
 
 DELTA = 0.1
 WORLDS = {
@@ -61,7 +62,8 @@ def measure(cell: Cell, options: ExperimentOptions) -> dict[str, Any]:
     given: dict[str, Any] = {} if cell.method == "certified" else {"bound": cell.method}
     if cell.known == "branching":
         given["branching"] = int(np.diff(make_known_model(setting).indptr).max())
-    result = explore_uninterrupted(
+    result = run_uninterrupted(
+        explore,
         setting.env,
         setting.radius,
         setting.epsilon,

@@ -21,11 +21,12 @@ from adagoal.compare.experiment import (
     RunOutcome,
     TextTable,
 )
-from adagoal.compare.experiment_runner import make_known_model, run_settings
+from adagoal.compare.experiment_runner import run_settings
 from adagoal.core.transition_data import TransitionCounts
 from adagoal.settings.exploration import ExplorationSettings
 from experiments import instance_bound
 from experiments.catalogue import CATALOGUE
+from experiments.extra_models import make_known_model
 from experiments.price import DELTA, WORLDS
 
 

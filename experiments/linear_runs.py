@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from adagoal.api.explore import audit
+from adagoal.api.explore import audit, explore, resume_exploration
 from adagoal.compare.experiment import ExperimentOptions, RunOutcome
-from adagoal.compare.experiment_runner import explore_uninterrupted, make_known_model, resume_uninterrupted
+from adagoal.compare.experiment_runner import run_uninterrupted
 from adagoal.core.errors import Status
 from adagoal.core.exploration_run import ExplorationRun
 from adagoal.core.types import Longs
@@ -21,6 +21,7 @@ from adagoal.envs.model import TabularMDP
 from adagoal.exact import solver
 from adagoal.runs.folder_reader import find_saved_run
 from adagoal.settings.exploration import ExplorationSettings
+from experiments.extra_models import make_known_model
 
 FOLDER = "linear-runs"
 RADIUS, EPSILON, DELTA = 10.0, 1.0, 0.1
@@ -81,9 +82,10 @@ def measure(cell: Cell, options: ExperimentOptions) -> dict[str, Any]:
 
     place = options.out / FOLDER / cell.name
     if find_saved_run(place) is not None:
-        result = resume_uninterrupted(place, in_time)
+        result = run_uninterrupted(resume_exploration, place, observe=in_time)
     else:
-        result = explore_uninterrupted(
+        result = run_uninterrupted(
+            explore,
             *(f"mixture-{cell.family}", RADIUS, EPSILON, DELTA),
             method=cell.method,
             seed=cell.seed,

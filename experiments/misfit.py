@@ -14,9 +14,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from adagoal.api.explore import audit
+from adagoal.api.explore import audit, explore
 from adagoal.compare.experiment import ExperimentOptions, RunOutcome, TextTable
-from adagoal.compare.experiment_runner import explore_uninterrupted
+from adagoal.compare.experiment_runner import run_uninterrupted
 from adagoal.core.errors import Status
 from adagoal.envs import mixture_models
 from adagoal.envs.model import TabularMDP
@@ -82,7 +82,8 @@ def measure(point: Point, options: ExperimentOptions) -> dict[str, Any]:
             theta = np.random.default_rng(seed).dirichlet(np.ones(4)).tolist()
             world, budget = mixture_models.weather_mixture(shape="4x5", seed=seed, theta=theta), FALSE_ALARM_BUDGET
             among = list(range(world.n_states))
-        result = explore_uninterrupted(
+        result = run_uninterrupted(
+            explore,
             *(ModelSimulator(world), linear_runs.RADIUS, point.epsilon, linear_runs.DELTA),
             method=point.method,
             seed=seed,

@@ -32,7 +32,7 @@ from adagoal.compare.experiment import (
     RunOutcome,
     TextTable,
 )
-from adagoal.compare.experiment_runner import make_known_model, run_settings
+from adagoal.compare.experiment_runner import run_settings
 from adagoal.core.errors import Status
 from adagoal.core.exploration_run import ExplorationRun
 from adagoal.core.tabular_policy import Policy
@@ -42,6 +42,7 @@ from adagoal.exact import solver
 from adagoal.report.figures import figure_with_panels
 from adagoal.settings.exploration import ExplorationSettings
 from experiments.catalogue import CATALOGUE
+from experiments.extra_models import make_known_model
 
 DELTA = 0.1
 PER_DECADE = 12

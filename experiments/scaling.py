@@ -17,8 +17,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from matplotlib.figure import Figure
 
+from adagoal.api.explore import explore
 from adagoal.compare.experiment import Experiment, ExperimentOptions, ExperimentReport, RunOutcome, TextTable
-from adagoal.compare.experiment_runner import explore_uninterrupted
+from adagoal.compare.experiment_runner import run_uninterrupted
 from adagoal.envs.simulator import ModelSimulator
 from adagoal.envs.toy_models import lower_bound_instance
 from adagoal.report.curve_page import Curve, CurvePlot, curves_by_seed
@@ -89,7 +90,7 @@ def measure(cell: Cell, options: ExperimentOptions) -> dict[str, Any]:
     p, seed = cell.point, cell.seed
     best = int(np.random.default_rng([seed, 3]).integers(p.n * p.A))
     mdp = lower_bound_instance(n_decisions=p.n, n_actions=p.A, radius=p.L, epsilon=p.epsilon, best=best)
-    result = explore_uninterrupted(ModelSimulator(mdp), p.L, p.epsilon, DELTA, goal_rule=cell.rule, seed=seed)
+    result = run_uninterrupted(explore, ModelSimulator(mdp), p.L, p.epsilon, DELTA, goal_rule=cell.rule, seed=seed)
     return {**p._asdict(), "rule": cell.rule, "seed": seed, "steps": result.steps, "plans": result.plans}
 
 

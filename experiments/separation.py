@@ -20,9 +20,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from matplotlib.figure import Figure
 
-from adagoal.api.explore import audit
+from adagoal.api.explore import audit, explore
 from adagoal.compare.experiment import Experiment, ExperimentOptions, ExperimentReport, RunOutcome, TextTable
-from adagoal.compare.experiment_runner import explore_uninterrupted
+from adagoal.compare.experiment_runner import run_uninterrupted
 from adagoal.core.exploration_run import ExplorationRun
 from adagoal.envs.model import TabularMDP
 from adagoal.envs.simulator import ModelSimulator
@@ -68,8 +68,8 @@ def with_reset(cell: Cell, options: ExperimentOptions) -> dict[str, Any]:
         nonlocal met
         met = bool(run.counts.seen[FORK])
 
-    result = explore_uninterrupted(
-        ModelSimulator(mdp), RADIUS, EPSILON, DELTA, seed=cell.seed, goals=[GOAL], observe=watch
+    result = run_uninterrupted(
+        explore, ModelSimulator(mdp), RADIUS, EPSILON, DELTA, seed=cell.seed, goals=[GOAL], observe=watch
     )
     verdict = audit(result, mdp)
     outcome = {"status": result.status, "steps": result.steps, "audit": verdict.ok, "gap": verdict.rows[0].gap}

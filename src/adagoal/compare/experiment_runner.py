@@ -10,13 +10,11 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from adagoal.api import explore as api
+from adagoal.api.explore import explore
 from adagoal.compare.experiment import Experiment, ExperimentOptions, ExperimentReport, RunOutcome
 from adagoal.core.errors import InputError, Status
 from adagoal.core.exploration_run import ExplorationRun
 from adagoal.core.file_io import folder_lock, read_json, remove_partial_files, write_json, write_text
-from adagoal.envs import registry
-from adagoal.envs.model import TabularMDP
 from adagoal.parallel import Engine, TaskInterrupted
 from adagoal.report.curve_page import curve_page
 from adagoal.runs.progress_display import Progress, ProgressDisplay
@@ -132,46 +130,28 @@ class ExperimentProgress(ProgressDisplay):
         return Progress([f"{state}, {seconds:,.0f} s   {self._last_outcome}"], share, plain_line)
 
 
-class _StopTracker:
-    """An observer that remembers whether it ended the run."""
-
-    def __init__(self, observe: Callable[[ExplorationRun], bool | None]) -> None:
-        self.observe, self.has_stopped_run = observe, False
-
-    def __call__(self, run: ExplorationRun) -> bool:
-        self.has_stopped_run = self.observe(run) is False
-        return not self.has_stopped_run
-
-
-def explore_uninterrupted(
-    env: Any, *arguments: Any, observe: Callable[[ExplorationRun], bool | None] = lambda run: None, **options: Any
+def run_uninterrupted(
+    run: Callable[..., Result],
+    *arguments: Any,
+    observe: Callable[[ExplorationRun], bool | None] = lambda run: None,
+    **options: Any,
 ) -> Result:
-    """Call :func:`adagoal.explore`; raise TaskInterrupted if a signal, and not ``observe``, ended the run."""
-    tracker = _StopTracker(observe)
-    return _require_complete(api.explore(env, *arguments, observe=tracker, **options), tracker)
+    """Call :func:`adagoal.explore` or resume; raise TaskInterrupted if a signal, and not ``observe``, ended the run."""
+    is_stopped = False
+
+    def track_stop(run: ExplorationRun) -> bool:
+        nonlocal is_stopped
+        is_stopped = observe(run) is False
+        return not is_stopped
+
+    result = run(*arguments, observe=track_stop, **options)
+    # A signal and an observer give the same status, but a run cut short by a signal must not become an outcome.
+    if result.status is Status.INTERRUPTED and not is_stopped:
+        raise TaskInterrupted("the run was asked to stop")
+    return result
 
 
 def run_settings(setting: ExplorationSettings, observe: Callable[[ExplorationRun], bool | None]) -> Result:
     """Run the exploration with these settings."""
     given = {name: value for name, value in vars(setting).items() if name not in ("goal_space", "goal_sets")}
-    return explore_uninterrupted(**given, goals=to_goals_argument(setting), observe=observe)
-
-
-def resume_uninterrupted(folder: Any, observe: Callable[[ExplorationRun], bool | None]) -> Result:
-    """Call :func:`adagoal.resume`; raise TaskInterrupted if a signal, and not ``observe``, ended the run."""
-    tracker = _StopTracker(observe)
-    return _require_complete(api.resume_exploration(folder, observe=tracker), tracker)
-
-
-def _require_complete(result: Result, tracker: _StopTracker) -> Result:
-    # A signal and an observer give the same status, but a run cut short by a signal must not become an outcome.
-    if result.status is Status.INTERRUPTED and not tracker.has_stopped_run:
-        raise TaskInterrupted("the run was asked to stop")
-    return result
-
-
-def make_known_model(setting: ExplorationSettings) -> TabularMDP:
-    """Return the exact model of an environment that has one."""
-    model = registry.make_exact_model(setting.env, setting.env_args, setting.start_seed)
-    assert model is not None, f"{setting.env} has no model"
-    return model
+    return run_uninterrupted(explore, **given, goals=to_goals_argument(setting), observe=observe)
