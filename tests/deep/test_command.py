@@ -173,7 +173,7 @@ def test_a_run_leaves_its_folder_and_exit_code_three_when_time_is_up(tmp_path: P
 
 def test_the_display_says_at_which_step_a_success_was_measured(capsys: Any) -> None:
     """The test of a cycle is of the policy before it; the steps of the line are those after it."""
-    history = TrainingHistory([Config("point-mass", steps=60, episodes=4)], [], [], None, SIZES)
+    history = TrainingHistory([Config("point-mass", steps=60, episodes=4, horizon=5)], [], [], None, 0.1)
     with TrainingProgress() as progress:
         for row in ({"cycle": 0, "steps": 0, "success": 0.25}, {"cycle": 1, "steps": 20}):
             history.rows.append(row)

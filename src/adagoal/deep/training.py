@@ -81,7 +81,7 @@ class Training:
         train_samplers, test_samplers = samplers[: len(configs)], samplers[len(configs) :]
         self.goal_selector = GoalSelector(configs, train_samplers, test_samplers, self.steps_per_cycle, rule)
         train, test = ([bounding_box(sample) for sample in spaces] for spaces in (train_samplers, test_samplers))
-        self.history = TrainingHistory(configs, train, test, table_box, self.sizes)
+        self.history = TrainingHistory(configs, train, test, table_box, self.sizes.success)
         self.hyperparameters = learner.per_run_hyperparameters(configs)
         self.pending_episodes: EpisodeBatch | None = None  # played, and not learnt from yet
         self.calibrations: list[float | None] = [None] * len(configs)  # of E, run by run; known at the end

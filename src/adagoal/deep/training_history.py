@@ -20,7 +20,6 @@ from adagoal.core.file_formats import COUNT_SCHEMA, ArraySpec, object_schema
 from adagoal.core.types import Bools, Floats, Singles
 from adagoal.deep.config import CONTACT_DISTANCE, Config
 from adagoal.deep.env_inspection import is_inside_box
-from adagoal.deep.goal_envs import EnvDimensions
 from adagoal.deep.rollouts import EpisodeBatch
 
 # Larger distances and errors come from a run that diverged. They would break the plots.
@@ -122,7 +121,7 @@ class TrainingHistory:
     train_boxes: list[Floats]  # bounding box ``[2, goal]`` of each run's training space
     test_boxes: list[Floats]
     table_box: Floats | None  # table top ``[2, 2]`` in x and y (Fetch)
-    sizes: EnvDimensions
+    success: float  # radius around a goal in which it counts as reached
     wall_seconds: float = 0.0
     rows: list[dict[str, Any]] = field(default_factory=list)
     goals: list[Floats] = field(default_factory=list)  # training goals ``[S, B, goal]`` of each cycle
@@ -131,7 +130,7 @@ class TrainingHistory:
     def steps_before_cycle(self, cycle: int) -> int:
         """Return the environment steps of training before a cycle."""
         # an episode that ended early counts in full: its slot in the cycle is taken until the horizon
-        return cycle * self.configs[0].episodes * self.sizes.horizon
+        return cycle * self.configs[0].episodes * self.configs[0].horizon
 
     def add_cycle(
         self,
@@ -143,9 +142,9 @@ class TrainingHistory:
         distances: Floats,
     ) -> None:
         """Add a cycle: goals ``[S, B, goal]``, estimates of them, losses ``[S]``, test distances."""
-        arrived = np.linalg.norm(episodes.achieved[:, :, -1] - episodes.goal, axis=-1) <= self.sizes.success
+        arrived = np.linalg.norm(episodes.achieved[:, :, -1] - episodes.goal, axis=-1) <= self.success
         displacement = np.linalg.norm(episodes.achieved - episodes.achieved[:, :, :1], axis=-1).max(-1)
-        moved = displacement > CONTACT_DISTANCE * self.sizes.success
+        moved = displacement > CONTACT_DISTANCE * self.success
         # Converting a loss waits for the device, so do it once per loss, not once per run, and after the workers have
         # played: until now the device was learning at the same time.
         per_run = {name: np.asarray(loss) for name, loss in losses.items()}
@@ -178,7 +177,7 @@ class TrainingHistory:
         """Return success at the last step and at any step, from test distances ``[rounds, S, B, T]``."""
         if not len(distances):
             return {}
-        near = distances[:, run] <= self.sizes.success
+        near = distances[:, run] <= self.success
         return {"success": float(near[..., -1].mean()), "success_any": float(near.any(-1).mean())}
 
     def learning_curve(self, run: int) -> list[dict[str, Any]]:

@@ -70,27 +70,14 @@ def models_equal(one: TabularMDP | None, other: TabularMDP | None) -> bool:
 
 def _model_parts(model: TabularMDP) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
     """Return the arrays and facts of a model's file, see :class:`ModelFile`."""
-    arrays: dict[str, NDArray[Any]] = {
-        "indptr": model.indptr,
-        "successors": model.successors,
-        "probabilities": model.probabilities,
-        "terminal": model.terminal,
-        "sets": np.array(list(model.sets.values()), bool).reshape(len(model.sets), model.n_states),
-    }
+    arrays = {name: getattr(model, name) for name in ("indptr", "successors", "probabilities", "terminal")}
+    arrays["sets"] = np.array(list(model.sets.values()), bool).reshape(len(model.sets), model.n_states)
     if model.absent.any():
         arrays["absent"] = model.absent
     if model.layout is not None:
         arrays |= {"cells": np.asarray(model.layout.cells, np.int64), "walls": model.layout.walls}
-    facts = {
-        "format": 1,
-        "name": model.name,
-        "n_actions": model.n_actions,
-        "start": model.start,
-        "labels": list(model.labels),
-        "actions": list(model.actions),
-        "sets": list(model.sets),
-    }
-    return arrays, facts
+    facts = {"format": 1, "name": model.name, "n_actions": model.n_actions, "start": model.start}
+    return arrays, facts | {name: list(getattr(model, name)) for name in ("labels", "actions", "sets")}
 
 
 def model_from_arrays(arrays: Mapping[str, NDArray[Any]], facts: Mapping[str, Any]) -> TabularMDP:

@@ -81,14 +81,9 @@ class JobMonitor:
     ) -> None:
         self._job, self._folder, self._observe, self._stop = job, folder, observe, stop
         self._deadline = time.monotonic() + 60.0 * minutes
-        self._first_save_failed = False
+        self.first_save_failed = False
         self._final_checkpoint_is_saved = False
         self.is_out_of_time = False
-
-    @property
-    def can_save(self) -> bool:
-        """Whether something was learnt, and there is a folder for it."""
-        return self._folder is not None and self._job.has_progress and not self._first_save_failed
 
     def after_step(self, progress: Any) -> bool:
         """Call the observer, save a checkpoint if one is due, and return False if the run must end."""
@@ -115,7 +110,7 @@ class JobMonitor:
             # A run that could never be saved should end early. Later failures cost less: a full disk may have room
             # again, and the steps so far may have taken hours.
             if required or not (self._folder.has_saved_files or final):
-                self._first_save_failed = True
+                self.first_save_failed = True
                 raise
             warnings.warn(f"{error}; the run goes on, and tries again later", FolderWarning, stacklevel=2)
             return False
@@ -157,7 +152,8 @@ def run_job(
             if job.interrupt_anywhere:
                 raise
         except Exception as error:
-            if not monitor.can_save:
+            # Nothing was learnt, or there is no place for it.
+            if folder is None or not job.has_progress or monitor.first_save_failed:
                 raise
             failure = error
         # From here on a signal could only cut off the save that it asks for.

@@ -39,7 +39,7 @@ from adagoal.core.file_io import FileContents
 from adagoal.core.types import Floats
 from adagoal.deep import training_history
 from adagoal.deep.config import Config
-from adagoal.deep.goal_envs import EnvDimensions, EnvSource, SetGoalFunction
+from adagoal.deep.goal_envs import EnvSource, SetGoalFunction
 from adagoal.deep.policy import GoalPolicy, NumpyActor, NumpyCritics
 from adagoal.deep.training_history import MAX_MAP_VALUE, TrainingHistory, ValueMapHistory
 from adagoal.envs import registry
@@ -343,25 +343,16 @@ def read_history(
     saved: SavedRun, record: TrainingRecord, policy: GoalPolicy
 ) -> tuple[TrainingHistory, dict[str, Floats]]:
     """Read the history of training, and the final maps of D and E if it has them."""
-    files, first = saved.result_files(), record.configs[0]
-    arrays = read_goal_arrays(saved, record)
-    n_runs, goal_size = len(record.configs), arrays["chosen"].shape[-1]
-    sizes = EnvDimensions(
-        *(len(policy.actor.observation_mean), goal_size, policy.actor.action_size, first.horizon, policy.success),
-        with_achieved=policy.with_achieved,
-        low=policy.low,
-        high=policy.high,
-        shape=policy.shape,
-    )
+    files, n_runs, arrays = saved.result_files(), len(record.configs), read_goal_arrays(saved, record)
     history = TrainingHistory(
         record.configs,
         [arrays[f"train_box_{run}"] for run in range(n_runs)],
         [arrays[f"test_box_{run}"] for run in range(n_runs)],
         arrays.get("table"),
-        sizes,
+        policy.success,
         record.data["wall_seconds"],
         goals=list(arrays["chosen"]),
-        value_maps=read_past_maps(saved, record, min(2, goal_size)),
+        value_maps=read_past_maps(saved, record, min(2, arrays["chosen"].shape[-1])),
     )
     with name_file_in_errors(files, TrainingFile.LOG):
         history.rows = training_history.rows_from_csv(files.load_text(TrainingFile.LOG))
