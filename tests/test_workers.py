@@ -22,7 +22,7 @@ from adagoal import parallel
 from adagoal.api.policy_trials import play as try_out
 from adagoal.cli.main import run_command_line
 from adagoal.core.errors import EnvironmentFailure, InputError
-from adagoal.envs import env_factory, toy_models
+from adagoal.envs import registry, toy_models
 from adagoal.envs.env_workers import EnvWorker
 from adagoal.envs.parallel_env import ParallelEnv
 from adagoal.parallel.worker_process import WorkerFactory, WorkerKilled
@@ -83,7 +83,7 @@ def vector(make: Callable[[], Any], size: int = 3) -> gymnasium.vector.SyncVecto
 
 
 def make_parallel_env(make: Callable[[], Any], size: int = 3, **given: Any) -> ParallelEnv:
-    world, _ = env_factory.make_env(vector(make, size), {}, given.get("start_seed"), None, None, size, InProcessWorker)
+    world, _ = registry.make_env(vector(make, size), {}, given.get("start_seed"), None, None, size, InProcessWorker)
     assert isinstance(world, ParallelEnv)
     return world
 

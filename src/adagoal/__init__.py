@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from adagoal.core.errors import InputError
     from adagoal.core.tabular_policy import Policy
     from adagoal.deep.certification import Certification
-    from adagoal.envs.env_factory import mixture
+    from adagoal.envs.mixture_models import mixture
     from adagoal.envs.model import Model
     from adagoal.report.show import Page, show
     from adagoal.runs.result import Certificate, Result
@@ -63,7 +63,7 @@ _MODULE_OF_NAME = {
         "core.errors": ["InputError"],
         "core.tabular_policy": ["Policy"],
         "deep.certification": ["Certification"],
-        "envs.env_factory": ["mixture"],
+        "envs.mixture_models": ["mixture"],
         "envs.model": ["Model"],
         "report.show": ["Page", "show"],
         "runs.result": ["Certificate", "Result"],

@@ -20,7 +20,7 @@ from adagoal.core.errors import OBJECT_ENV_PREFIX, InputError, RunWarning
 from adagoal.core.exploration_run import RunObserver
 from adagoal.core.goal_space import StoredLabeler
 from adagoal.core.user_code import is_file_spec
-from adagoal.envs import env_factory, model_sources, registry
+from adagoal.envs import model_sources, registry
 from adagoal.envs.gym_adapter import GymAdapter, StartSeed
 from adagoal.envs.model import TabularMDP
 from adagoal.envs.parallel_env import ParallelEnv
@@ -46,7 +46,7 @@ from adagoal.settings.fields import check_arguments, document_settings
 from adagoal.settings.goal_spec import GoalsArgument as Goals
 from adagoal.settings.goal_spec import parse_goals, resolve_goals_on_resume
 
-EnvArgument = env_factory.EnvLike | env_factory.GymVectorEnv
+EnvArgument = registry.EnvLike | registry.GymVectorEnv
 EnvOverride = EnvArgument | None  # the environment of a run, given again; None if the folder names it
 
 
@@ -161,7 +161,7 @@ def _open_env(
     """Make an environment; return it with its name in results. Its workers end with the block."""
     check_arguments(ExplorationSettings, workers=workers)
     with parallel.open_workers(engine, address) as make_worker:
-        made, name = env_factory.make_env(env, env_args, start_seed, max_states, step_timeout, workers, make_worker)
+        made, name = registry.make_env(env, env_args, start_seed, max_states, step_timeout, workers, make_worker)
         try:
             yield made, name
         finally:
@@ -354,7 +354,7 @@ def audit(result: Result, env: EnvOverride = None, *, trust: bool = False) -> Au
     setting = result.setting
     again = resolve_env(setting, env, result.model, trust)
     model = registry.make_exact_model(
-        env_factory.first_env_of_vector(again), setting.env_args if isinstance(again, str) else {}, setting.start_seed
+        registry.first_env_of_vector(again), setting.env_args if isinstance(again, str) else {}, setting.start_seed
     )
     if model is None:
         name = setting.env if env is None else env

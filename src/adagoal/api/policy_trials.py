@@ -26,7 +26,7 @@ from adagoal.core.goal_space import memberships_from_sets
 from adagoal.core.random_streams import StreamPurpose, random_stream
 from adagoal.core.transition_data import TransitionCounts
 from adagoal.core.types import Actions, Floats
-from adagoal.envs import env_factory, registry
+from adagoal.envs import registry
 from adagoal.runs.result import Certificate, Result, load_result
 
 # An attempt is given up after this many times the certified steps, or the radius if nothing is certified.
@@ -134,7 +134,7 @@ def _make_new_env(
     result: Result, env: api.EnvOverride, trust: bool, step_timeout: float | None
 ) -> tuple[TabularEnv, TransitionCounts]:
     setting = result.setting
-    source = env_factory.first_env_of_vector(api.resolve_env(setting, env, result.model, trust))
+    source = registry.first_env_of_vector(api.resolve_env(setting, env, result.model, trust))
     arguments = setting.env_args if isinstance(source, str) else {}
     made, _ = registry.make_single_env(source, arguments, setting.start_seed, setting.max_states, step_timeout)
     # States that are numbered as they are found would get other numbers than in the policy.

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
+import gymnasium
 import numpy as np
 from numpy.typing import ArrayLike
 
@@ -17,12 +19,16 @@ from adagoal.core.argument_checks import check_integer, check_number, check_tota
 from adagoal.core.errors import InputError
 from adagoal.core.linear_mixture import ROW_SUM_TOLERANCE, LinearMixture, mixture_from_kernels
 from adagoal.core.types import Floats, GridLayout, Longs
+from adagoal.envs.gym_adapter import GymAdapter
 from adagoal.envs.model import TabularMDP
+from adagoal.envs.simulator import ModelSimulator
 from adagoal.envs.toy_models import MAX_CELLS
 
 # Functions import SciPy: it takes a tenth of a second, and many commands never need it.
 if TYPE_CHECKING:
     from scipy import sparse
+
+MixtureCandidate = str | TabularMDP | ModelSimulator | gymnasium.Env[Any, Any]
 
 
 def windy_mixture(
@@ -256,3 +262,67 @@ def model_from_mixture(
         layout=layout,
         mixture=features,
     )
+
+
+def mixture(
+    envs: Sequence[MixtureCandidate],
+    theta: ArrayLike | None = None,
+    *,
+    world: MixtureCandidate | None = None,
+    B: float | None = None,
+) -> ModelSimulator | GymAdapter:
+    """Return an environment with the kernel sum_i theta_i p_i; the learner knows the p_i, those of ``envs``, not theta.
+
+    Parameters
+    ----------
+    envs: names, models, or environments whose model is known (built-in and toy-text ones), all over the same states.
+    theta: the true weights, hidden in the simulator.
+    world: the real environment, instead of theta. An environment object is stepped, and its model need not be known; if
+        it is not a mixture of ``envs``, the run detects it.
+    B: a bound on the norm of theta; by default 1, which holds for weights that are probabilities.
+
+    Examples
+    --------
+    >>> env = adagoal.mixture(["chain", "chain"], [0.3, 0.7])
+    >>> adagoal.explore(env, radius=2).goals
+    [0, 1, 2]
+    """
+    if isinstance(envs, str) or not isinstance(envs, Sequence):
+        raise InputError(f"mixture: envs must be a list of environments, got {envs!r}")
+    if (theta is None) == (world is None):
+        raise InputError("mixture: give either theta, or the world that is a mixture of the environments, not both")
+    from adagoal.envs import registry  # it imports this module
+
+    models = [_require_exact_model(env, f"number {i}") for i, env in enumerate(envs)]
+    features = mixture_from_models(models, B)
+    if theta is not None:
+        return ModelSimulator(model_from_mixture(features, theta, "mixture", models[0].labels, models[0].layout))
+    # Raises here, before the first step of the run, if B is too small.
+    _ = features.theta_parametrisation
+    if isinstance(world, gymnasium.Env):
+        stepped = registry.make_single_env(world, {}, None, None)[0]
+        assert isinstance(stepped, GymAdapter)
+        shape = stepped.state_bound, stepped.n_actions, stepped.start
+        if shape != (features.n_states, features.n_actions, features.start):
+            raise InputError(
+                f"mixture: the world has {shape[0]} states, {shape[1]} actions and the start {shape[2]}, "
+                f"the environments have {features.n_states}, {features.n_actions} and {features.start}"
+            )
+        stepped.mixture = features
+        return stepped
+    assert world is not None
+    true_model = _require_exact_model(world, "the world")
+    # Raises unless states, actions, start and terminal states agree. Whether the world is a mixture is for the run to
+    # find out.
+    mixture_from_models([true_model, models[0]])
+    return ModelSimulator(replace(true_model, mixture=features))
+
+
+def _require_exact_model(env: MixtureCandidate, which: str) -> TabularMDP:
+    from adagoal.envs import registry
+
+    model = env if isinstance(env, TabularMDP) else registry.make_exact_model(env, {}, None)
+    if model is None:
+        text = f"mixture: no exact model is known of {which}, {env}; it takes built-in or toy-text environments"
+        raise InputError(text)
+    return model

@@ -1,4 +1,4 @@
-"""Environments by name: built-in models, plug-ins and Gymnasium ids; and environments given as objects."""
+"""Make the environment to explore: by name (built-in models, plug-ins, Gymnasium ids), an object, or several copies."""
 
 from __future__ import annotations
 
@@ -15,19 +15,26 @@ from typing import Any, NamedTuple
 
 import gymnasium
 from gymnasium.envs.registration import EnvSpec, load_env_creator, parse_env_id
+from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv, VectorEnv
+from gymnasium.vector.utils import CloudpickleWrapper
 
 from adagoal.core import user_code
 from adagoal.core.environment import TabularEnv
 from adagoal.core.errors import OBJECT_ENV_PREFIX, EnvironmentFailure, InputError, describe_exception
 from adagoal.envs import mixture_models, model_sources, toy_models
 from adagoal.envs.env_backends import TOY_TEXT, InProcessEnv, SubprocessEnv
+from adagoal.envs.env_workers import EnvWorker
 from adagoal.envs.gym_adapter import GymAdapter, StartSeed
 from adagoal.envs.model import TabularMDP
+from adagoal.envs.parallel_env import ParallelEnv
 from adagoal.envs.simulator import ModelSimulator
+from adagoal.parallel.worker_process import WorkerFactory, WorkerProcess
 from adagoal.settings.exploration import ExecutionOptions, ExplorationSettings
 from adagoal.settings.fields import check_arguments
 
 GymEnv = gymnasium.Env[Any, Any]
+GymVectorEnv = VectorEnv[Any, Any, Any]
+EnvLike = str | GymEnv | TabularEnv | TabularMDP
 
 MODEL_BUILDERS: dict[str, Callable[..., TabularMDP]] = {
     "two-room": toy_models.two_room_grid,
@@ -61,8 +68,70 @@ class EnvEntry(NamedTuple):
     arguments: dict[str, Any]  # names of ``env_args`` with their defaults, or "required"
 
 
+def make_env(
+    env: EnvLike | GymVectorEnv,
+    env_args: Mapping[str, Any],
+    start_seed: StartSeed,
+    max_states: int | None,
+    step_timeout: float | None = None,
+    workers: int = 1,
+    make_worker: WorkerFactory = WorkerProcess,
+) -> tuple[TabularEnv, str]:
+    """Return the environment to explore and its name in results.
+
+    With several workers, ``make_worker`` decides where they are. They step their copies even if a model is known.
+    """
+    if not isinstance(env, VectorEnv) and workers == 1:
+        return make_single_env(env, env_args, start_seed, max_states, step_timeout)
+    check_env_arguments(env_args, start_seed, max_states)
+    first: Any
+    makers: list[Callable[[], GymEnv]]
+    if isinstance(env, VectorEnv):
+        # Workers make environments of their own with the functions of the vector; those of the vector are not stepped.
+        first = first_env_of_vector(env)
+        if env_args:
+            raise InputError("cannot be combined with environment objects; pass them when you create these", "env_args")
+        if workers not in (1, env.num_envs):
+            raise InputError(f"the vector has {env.num_envs} environments, got {workers}", "workers")
+        name = OBJECT_ENV_PREFIX + (first.spec.id if first.spec is not None else type(first.unwrapped).__name__)
+        makers = [CloudpickleWrapper(make) for make in env.env_fns]  # type: ignore[attr-defined]
+    elif not isinstance(env, str):
+        text = "an environment object cannot be sent to other processes; give its name, or a gymnasium.vector of it"
+        raise InputError(text, "workers")
+    elif env in MODEL_BUILDERS or model_sources.model_from_argument(env, env_args) is not None:
+        raise InputError(f"{env} is simulated from its model, faster than several processes would be", "workers")
+    else:
+        name, first = env, make_gym_env(env, env_args)
+        makers = [functools.partial(make_gym_env, env, dict(env_args))] * workers
+    if step_timeout is not None:
+        raise InputError("is for a single worker", "step_timeout")
+    worker_makers = [functools.partial(_make_env_worker, make, name, start_seed, max_states) for make in makers]
+    parallel_env = ParallelEnv(worker_makers, name, make_worker)
+    model = model_sources.toy_text_model(first, name, start_seed)
+    if model is not None:
+        parallel_env.labels, parallel_env.layout = model.labels, model.layout
+    for line in find_gym_spec(name)[1] if isinstance(env, str) else []:
+        parallel_env.add_warning(line)
+    return parallel_env, name
+
+
+def _make_env_worker(make: Callable[[], GymEnv], name: str, start_seed: StartSeed, max_states: int | None) -> EnvWorker:
+    return EnvWorker(InProcessEnv(make(), name, max_states), name, start_seed, max_states)
+
+
+def first_env_of_vector(env: EnvLike | GymVectorEnv) -> EnvLike:
+    """Make one environment of a vector; return anything else unchanged."""
+    if not isinstance(env, VectorEnv):
+        return env
+    if not isinstance(env, SyncVectorEnv | AsyncVectorEnv):
+        text = f"a {type(env).__name__} cannot be split into environments; use a SyncVectorEnv or an AsyncVectorEnv"
+        raise InputError(text, "env")
+    first: GymEnv = env.env_fns[0]()
+    return first
+
+
 def make_single_env(
-    env: str | GymEnv | TabularEnv | TabularMDP,
+    env: EnvLike,
     env_args: Mapping[str, Any],
     start_seed: StartSeed,
     max_states: int | None,
@@ -152,9 +221,7 @@ def require_trusted_env(env: str, trust: bool) -> str:
     return env
 
 
-def make_exact_model(
-    env: str | GymEnv | TabularEnv | TabularMDP, env_args: Mapping[str, Any], start_seed: StartSeed
-) -> TabularMDP | None:
+def make_exact_model(env: EnvLike, env_args: Mapping[str, Any], start_seed: StartSeed) -> TabularMDP | None:
     """Return the exact model, with the state numbers of :func:`make_single_env`, or None if it is not known."""
     user_model = model_sources.model_from_argument(env, env_args)
     if user_model is not None:
