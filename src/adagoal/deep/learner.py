@@ -161,7 +161,7 @@ def _goal_density(state: LearnerState, goal: Array, points: Array) -> Array:
     return value_formulas.mean_gaussian_kernel(differences, value_formulas.DENSITY_BANDWIDTH, jnp)
 
 
-def sample_experience(state: LearnerState, wanted: Array, count: int, key: Array) -> tuple[Array, Array, Array]:
+def sample_experience(count: int, state: LearnerState, wanted: Array, key: Array) -> tuple[Array, Array, Array]:
     """Replayed states ``[count, O]``, the goals achieved there ``[count, G]``, and KL(p_wanted || p_achieved).
 
     The divergence is that of two kernel densities at goals ``wanted [M, G]`` of the goal space.
@@ -211,38 +211,33 @@ def episode_shapes(state: LearnerState, episodes: int) -> EpisodeBatch:
 
 def compile_cycle(configs: Sequence[Config], sizes: EnvDimensions) -> Any:
     """:func:`learn_from_cycle` over S runs: state, hyper-parameters and episodes have a leading axis S."""
-    return _compiled_cycle(_program_config(configs[0]), sizes, any(c.needs_ensemble for c in configs), len(configs))
+    static = _program_config(configs[0]), sizes, any(c.needs_ensemble for c in configs)
+    # Donated: the new state reuses the memory of the old one, since two replay buffers may not fit into a GPU.
+    return _compile_for_runs(learn_from_cycle, len(configs), 0, *static)
 
 
 def compile_values(configs: Sequence[Config]) -> Any:
     """:func:`estimate_goal_values` over S runs: starts ``[S, B, O]``, goals ``[S, B, N, G]``, keys ``[S]``."""
-    return _compiled_values(_program_config(configs[0]), any(c.needs_density for c in configs), len(configs))
+    static = _program_config(configs[0]), any(c.needs_density for c in configs)
+    return _compile_for_runs(estimate_goal_values, len(configs), (), *static)
+
+
+def compile_experience(count: int, runs: int) -> Any:
+    """:func:`sample_experience` over S runs: wanted goals ``[S, M, G]``, keys ``[S]``."""
+    return _compile_for_runs(sample_experience, runs, (), count)
 
 
 def _program_config(config: Config) -> Config:
-    # Settings that are not compiled in get their defaults. Then more runs share a program of the caches below: resuming
+    # Settings that are not compiled in get their defaults. Then more runs share a program of the cache below: resuming
     # in the same process compiles nothing.
     others = per_run_settings(Config) | {"steps"}
     defaults: dict[str, Any] = {field.name: field.default for field in fields(Config) if field.name in others}
     return replace(config, env="", **defaults)
 
 
-@functools.lru_cache(maxsize=8)
-def _compiled_cycle(config: Config, sizes: EnvDimensions, needs_values: bool, runs: int) -> Any:
-    one = functools.partial(learn_from_cycle, config, sizes, needs_values)
-    # donated: the new state reuses the memory of the old one, since two replay buffers may not fit into a GPU
-    return jax.jit(vmap_over_runs(one, runs), donate_argnums=0)
-
-
-@functools.lru_cache(maxsize=8)
-def _compiled_values(config: Config, with_density: bool, runs: int) -> Any:
-    return jax.jit(vmap_over_runs(functools.partial(estimate_goal_values, config, with_density), runs))
-
-
-@functools.lru_cache(maxsize=8)
-def compile_experience(count: int, runs: int) -> Any:
-    """:func:`sample_experience` over S runs: wanted goals ``[S, M, G]``, keys ``[S]``."""
-    return jax.jit(vmap_over_runs(lambda state, wanted, key: sample_experience(state, wanted, count, key), runs))
+@functools.lru_cache(maxsize=24)
+def _compile_for_runs(function: Callable[..., Any], runs: int, donated: int | tuple[int, ...], *static: Any) -> Any:
+    return jax.jit(vmap_over_runs(functools.partial(function, *static), runs), donate_argnums=donated)
 
 
 @functools.lru_cache(maxsize=8)

@@ -13,7 +13,6 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from adagoal import goal_rules
@@ -52,9 +51,7 @@ class TensorBoardObserver:
     def __enter__(self) -> TensorBoardObserver:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         for writer in self._writers.values():
             writer.close()
 
