@@ -101,14 +101,10 @@ def measure_audited_run(setting: ExplorationSettings, options: ExperimentOptions
     # The auditor checks at fixed steps, so the output at the end needs a check of its own.
     auditor.check_output(result.steps, {g: result.policy(g) for g in result.goals})
     verdict = audit(result, mdp)
+    copied = "status", "guarantee", "steps", "episodes", "plans", "wall_seconds"
     return {
         "setting": asdict(setting),
-        "status": result.status,
-        "guarantee": result.guarantee,
-        "steps": result.steps,
-        "episodes": result.episodes,
-        "plans": result.plans,
-        "wall_seconds": result.wall_seconds,
+        **{name: getattr(result, name) for name in copied},
         "own_stop": result.steps if result.status.finished else None,
         "audit_stop": auditor.audit_stop,
         "final": {"ok": verdict.ok, "c1": verdict.c1, "c2": verdict.c2, "certificates": verdict.certificates},

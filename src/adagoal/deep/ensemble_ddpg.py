@@ -31,6 +31,8 @@ from adagoal.deep.networks import CriticBatch, LayerWeights, NetworkState, Trans
 from adagoal.deep.replay_buffer import Experience
 from adagoal.deep.value_formulas import layer_norm_relu
 
+critic_activation = functools.partial(layer_norm_relu, xp=jnp)  # of the hidden layers
+
 
 class EnsembleNetworks(NamedTuple):
     """The networks of one run."""
@@ -108,8 +110,3 @@ def actor_layers(nets: EnsembleNetworks) -> LayerWeights:
 def critic_layers(nets: EnsembleNetworks, needs_values: bool) -> tuple[LayerWeights, bool] | None:
     """Layers of the online critics, which are normalised."""
     return nets.critics.online, True
-
-
-def critic_activation(x: Array) -> Array:
-    """Activation of the critics' hidden layers."""
-    return layer_norm_relu(x, jnp)

@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+import gymnasium
 import numpy as np
 
 from adagoal.core import random_streams
@@ -60,9 +61,11 @@ class RolloutRecord(NamedTuple):
 class EnvWorker:
     """A copy of an environment that plays plans; the operations of :class:`~adagoal.envs.episode_loop.EpisodeEnv`."""
 
-    def __init__(self, backend: InProcessEnv, name: str, start_seed: StartSeed, max_states: int | None) -> None:
-        self._backend = backend
-        self._env = IndexedEnv(backend, name, start_seed, max_states)
+    def __init__(
+        self, make: Callable[[], gymnasium.Env[Any, Any]], name: str, start_seed: StartSeed, max_states: int | None
+    ) -> None:
+        self._backend = InProcessEnv(make(), name, max_states)
+        self._env = IndexedEnv(self._backend, name, start_seed, max_states)
         self._position = [self._env.start, -1, 0]  # state, column of the goal (-1: none), steps of the episode
         self._rng = np.random.default_rng()
         self._known_states: set[int] = set()

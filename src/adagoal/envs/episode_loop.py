@@ -80,19 +80,9 @@ def make_episode_plan(plan: ExplorationPlan, weights: Floats, n_actions: int, st
         stop_at_new_state = bool(plan.goal_state.min() == -1)
     # Without sets every state is its own goal, and the loop has one case.
     goals_of_states = np.arange(n_states)[:, None] if plan.goals_of_states is None else plan.goals_of_states
-    return EpisodePlan(
-        plan.policy,
-        stages,
-        n_states,
-        plan.goal_state,
-        goals_of_states,
-        goals_of_states.shape[1],
-        np.cumsum(weights),
-        plan.max_episode_steps,
-        stop_at_new_state,
-        n_actions,
-        start,
-    )
+    goals = plan.goal_state, goals_of_states, goals_of_states.shape[1], np.cumsum(weights)
+    ends = plan.max_episode_steps, stop_at_new_state
+    return EpisodePlan(plan.policy, stages, n_states, *goals, *ends, n_actions, start)
 
 
 def to_python_plan(plan: EpisodePlan) -> EpisodePlan:

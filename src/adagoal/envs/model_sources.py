@@ -85,21 +85,12 @@ def model_from_arrays(arrays: Mapping[str, NDArray[Any]], facts: Mapping[str, An
     layout = GridLayout(arrays["walls"].shape, arrays["cells"], arrays["walls"]) if "walls" in arrays else None
     if len(facts["sets"]) != len(arrays["sets"]):
         raise ValueError(f"it has {len(arrays['sets'])} sets of states, but {len(facts['sets'])} names of sets")
-    return TabularMDP(
-        len(arrays["terminal"]),
-        facts["n_actions"],
-        arrays["indptr"],
-        arrays["successors"],
-        arrays["probabilities"],
-        start=facts["start"],
-        terminal=arrays["terminal"],
-        absent=arrays.get("absent", np.zeros(0, bool)),
-        name=facts["name"],
-        labels=tuple(facts["labels"]),
-        actions=tuple(facts["actions"]),
-        sets=dict(zip(facts["sets"], arrays["sets"], strict=True)),
-        layout=layout,
-    )
+    fields: dict[str, Any] = {name: facts[name] for name in ("name", "n_actions", "start")}
+    names = "indptr", "successors", "probabilities", "terminal", "absent"
+    fields |= {name: arrays[name] for name in names if name in arrays}
+    fields |= {name: tuple(facts[name]) for name in ("labels", "actions")}
+    sets = dict(zip(facts["sets"], arrays["sets"], strict=True))
+    return TabularMDP(len(arrays["terminal"]), **fields, sets=sets, layout=layout)
 
 
 def save_model(model: TabularMDP, path: Path) -> Path:

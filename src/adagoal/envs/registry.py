@@ -105,7 +105,7 @@ def make_env(
         makers = [functools.partial(make_gym_env, env, dict(env_args))] * workers
     if step_timeout is not None:
         raise InputError("is for a single worker", "step_timeout")
-    worker_makers = [functools.partial(_make_env_worker, make, name, start_seed, max_states) for make in makers]
+    worker_makers = [functools.partial(EnvWorker, make, name, start_seed, max_states) for make in makers]
     parallel_env = ParallelEnv(worker_makers, name, make_worker)
     model = model_sources.toy_text_model(first, name, start_seed)
     if model is not None:
@@ -113,10 +113,6 @@ def make_env(
     for line in find_gym_spec(name)[1] if isinstance(env, str) else []:
         parallel_env.add_warning(line)
     return parallel_env, name
-
-
-def _make_env_worker(make: Callable[[], GymEnv], name: str, start_seed: StartSeed, max_states: int | None) -> EnvWorker:
-    return EnvWorker(InProcessEnv(make(), name, max_states), name, start_seed, max_states)
 
 
 def first_env_of_vector(env: EnvLike | GymVectorEnv) -> EnvLike:

@@ -250,7 +250,10 @@ class WorkerProcess:
         code = self.process.exitcode
         self.stop()
         if code == EXIT_MISSING_GUARD and not self._has_replied:
-            return missing_guard_error()
+            return InputError(
+                "worker processes import the script, which starts the run again; put the call under "
+                'if __name__ == "__main__":'
+            )
         error: WorkerDied
         if code is None:
             error = WorkerDied(f"{self._description} closed its connection")
@@ -312,7 +315,10 @@ def _call_host(host: ObjectHost, pickled_call: bytes) -> Any:
 
 
 def _run_worker(pipe: Connection, pickled_make: bytes, ignored_signals: Iterable[signal.Signals]) -> None:
-    ignore_signals(ignored_signals)
+    # In this order: a SIGINT that came during the start is dropped, not raised, when it is unblocked.
+    for number in ignored_signals:
+        signal.signal(number, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     os.dup2(2, 1)  # standard output belongs to the run; environments print
     serve_calls(pipe, pickled_make)
 
@@ -341,14 +347,6 @@ def starting_processes(variables: Mapping[str, str]) -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, old_mask)
 
 
-def ignore_signals(signals: Iterable[signal.Signals]) -> None:
-    """In a worker: leave these signals to the run, and unblock SIGINT, which :func:`starting_processes` blocked."""
-    # In this order: a SIGINT that came during the start is dropped, not raised, when it is unblocked.
-    for number in signals:
-        signal.signal(number, signal.SIG_IGN)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
-
-
 def exit_if_reimported() -> None:
     """End this process if it is a worker that is still importing the script: the script lacks the guard."""
     process = multiprocessing.current_process()
@@ -364,10 +362,3 @@ def check_script_importable() -> None:
     if script is not None and not os.path.exists(script):
         name = os.path.basename(script)
         raise InputError(f"worker processes import the script, but {name} is not a file; save the script as a file")
-
-
-def missing_guard_error() -> InputError:
-    """Return the error for a script without the guard."""
-    return InputError(
-        'worker processes import the script, which starts the run again; put the call under if __name__ == "__main__":'
-    )

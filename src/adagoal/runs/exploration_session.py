@@ -137,16 +137,7 @@ class ExplorationSession:
         run, estimates = self.run, self.run.estimates
         # The unfinished stage of a curriculum has certified nothing itself, but its steps count.
         if status is not Status.CERTIFIED and self.last_certified is not None:
-            result = replace(
-                self.last_certified,
-                status=status,
-                steps=run.steps,
-                episodes=len(run.episode_goals),
-                plans=estimates.plans,
-                wall_seconds=run.seconds,
-                model=model_sources.find_user_model(run.env),
-                view=StateMetadata.from_env(run.env),
-            )
+            result = replace(self.last_certified, status=status, **_cost_and_view(run))
         else:
             result = build_result(self.setting, run, status)
         reasons = list(run.env.void_reasons)
@@ -310,18 +301,20 @@ def build_result(setting: ExplorationSettings, run: ExplorationRun, status: Stat
         errors={g: float(estimates.E[estimates.column[g]]) for g in chosen},
         open_goals=[g for g in chosen if still_open[estimates.column[g]]],
         guarantee=estimates.guarantee,
-        steps=run.steps,
-        episodes=len(run.episode_goals),
-        plans=estimates.plans,
-        wall_seconds=run.seconds,
+        **_cost_and_view(run),
         reset_action=run.env.n_actions,
         warnings=warned if estimates.guarantee else [*warned, *run.env.void_reasons],
         void=[],
-        model=model_sources.find_user_model(run.env),
         goal_names=None if space.names is None else tuple(space.names),
-        view=StateMetadata.from_env(run.env),
         arrays=arrays,
     )
+
+
+def _cost_and_view(run: ExplorationRun) -> dict[str, Any]:
+    """Return the fields of a result that are about all steps so far, also those of an unfinished stage."""
+    cost = {"steps": run.steps, "episodes": len(run.episode_goals), "plans": run.estimates.plans}
+    env = {"model": model_sources.find_user_model(run.env), "view": StateMetadata.from_env(run.env)}
+    return {**cost, **env, "wall_seconds": run.seconds}
 
 
 def _unverified_assumptions(run: ExplorationRun) -> list[str]:

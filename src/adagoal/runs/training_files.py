@@ -212,25 +212,17 @@ def training_result_schema() -> dict[str, Any]:
     point = object_schema(steps=COUNT_SCHEMA, wall_seconds=seconds, success=share, success_any=share)
     point["properties"] |= training_history.HistoryRow.measures
     curve = {"type": "array", "minItems": 1, "items": point}
+    runs = {"type": "array", "minItems": 1, "maxItems": 10_000}
     ends = (Status.DONE, Status.CERTIFIED, Status.BUDGET, Status.INTERRUPTED)
     return object_schema(
         format={"enum": [MANIFEST_FORMAT]},
         kind={"enum": [RunKind.TRAINING.value]},
         status={"enum": [str(end) for end in ends]},
-        method=text,
-        env=text,
-        steps=COUNT_SCHEMA,
-        episodes=COUNT_SCHEMA,
+        **dict.fromkeys(("method", "env", "command", "machine"), text),
+        **dict.fromkeys(("steps", "episodes"), COUNT_SCHEMA),
         wall_seconds=seconds,
         config=settings_json_schema(Config, shared),
-        runs={
-            "type": "array",
-            "minItems": 1,
-            "maxItems": 10_000,
-            "items": settings_json_schema(Config, own, curve=curve),
-        },
-        command=text,
-        machine=text,
+        runs={**runs, "items": settings_json_schema(Config, own, curve=curve)},
         versions={"type": "object", "additionalProperties": text},
     )
 
