@@ -32,7 +32,7 @@ def play(
         goal_state = np.arange(S) if goals is None else np.array(goals)
         policy = (choose.integers(4 * world.n_actions + 1, size=(1, S, len(goal_state))) // 4).astype(np.int16)
         plan = ExplorationPlan(policy, goal_state, 25, np.full(S * world.n_actions, NEVER))
-        outcome = world.rollout(plan, np.ones(len(goal_state)), counts, rng, min(steps - done, 300), 10**6)
+        outcome = world.rollout(plan, np.ones(len(goal_state)), counts, rng, (min(steps - done, 300), 10**6))
         done += outcome.steps
         episodes += zip(outcome.goals, outcome.reached, strict=True)
     return counts, episodes

@@ -164,7 +164,7 @@ def test_the_same_backups_in_python_and_compiled():
             local(counts, V, np.full(len(counts.n), 0.5)), np.array([-2, 7]), 50, np.full(len(counts.n), 2**62)
         )
         for _ in range(40):
-            world.rollout(plan, np.array([1.0, 0.0]), counts, rng, 50, 10**6)
+            world.rollout(plan, np.array([1.0, 0.0]), counts, rng, (50, 10**6))
         outcomes.append((counts.n.copy(), counts.visits.copy(), V))
     for one, two in zip(*outcomes, strict=True):
         np.testing.assert_array_equal(one, two)
@@ -176,7 +176,7 @@ def test_a_column_is_not_raised_once_one_of_its_goals_was_found():
     mdp = extra_models.random_deterministic(n_states=12, n_actions=2, seed=0)
     counts, V = TransitionCounts(mdp.n_states, mdp.n_actions, mdp.start), np.zeros((1, mdp.n_states))
     plan = ExplorationPlan(local(counts, V, np.zeros(len(counts.n))), np.array([-1]), 50, np.full(len(counts.n), 2**62))
-    ModelSimulator(mdp).rollout(plan, np.ones(1), counts, np.random.default_rng(0), 1000, 10**6)
+    ModelSimulator(mdp).rollout(plan, np.ones(1), counts, np.random.default_rng(0), (1000, 10**6))
     assert counts.seen.sum() == 2
 
 

@@ -74,9 +74,9 @@ def test_rollout_returns_for_a_state_without_a_row_in_the_plan() -> None:
     rows = counts.n_states
     plan = ExplorationPlan(np.ones((1, rows, 1), np.int16), np.array([rows - 1]), 10**6, np.full(rows * 2, NEVER))
     rng = np.random.default_rng(0)
-    assert world.rollout(plan, np.ones(1), counts, rng, 10**6, 1).goals == [rows - 1]
+    assert world.rollout(plan, np.ones(1), counts, rng, (10**6, 1)).goals == [rows - 1]
     far = ExplorationPlan(plan.policy, np.array([NEVER]), 10**6, plan.replan_thresholds)
-    steps = world.rollout(far, np.ones(1), counts, rng, 10**6, 1).steps
+    steps = world.rollout(far, np.ones(1), counts, rng, (10**6, 1)).steps
     assert steps <= rows
     assert counts.n_states > rows
 
@@ -86,7 +86,7 @@ def test_new_states_end_the_rollout_where_the_plan_asks_for_them() -> None:
     counts = TransitionCounts(world.initial_states, world.n_actions, world.start)
     plan = ExplorationPlan(np.ones((1, 64, 1), np.int16), np.array([-1]), 100, np.full(128, NEVER))
     for expected in range(1, 9):
-        outcome = world.rollout(plan, np.ones(1), counts, np.random.default_rng(0), 1000, 100)
+        outcome = world.rollout(plan, np.ones(1), counts, np.random.default_rng(0), (1000, 100))
         assert (outcome.steps, outcome.goals, outcome.reached) == (1, [-1], [True])
         assert counts.seen.sum() == 1 + expected
 
@@ -97,9 +97,9 @@ def test_thresholds_end_the_rollout() -> None:
     threshold = np.full(8, NEVER)
     threshold[3] = 5
     plan = ExplorationPlan(np.ones((1, 4, 1), np.int16), np.array([3]), 100, threshold)
-    world.rollout(plan, np.ones(1), counts, np.random.default_rng(0), 1000, 100)
+    world.rollout(plan, np.ones(1), counts, np.random.default_rng(0), (1000, 100))
     assert counts.n[3] == 5
-    world.rollout(plan, np.ones(1), counts, np.random.default_rng(0), 1000, 100)
+    world.rollout(plan, np.ones(1), counts, np.random.default_rng(0), (1000, 100))
     assert counts.n[3] == 6
 
 
@@ -108,7 +108,7 @@ def test_periodic_policies_are_played_by_stage() -> None:
     counts = TransitionCounts(6, 2, 0)
     policy = np.array([1, 1, 0, 1, 1])[:, None, None].repeat(6, axis=1).astype(np.int16)
     plan = ExplorationPlan(policy, np.array([5]), 5, np.full(12, NEVER))
-    outcome = world.rollout(plan, np.ones(1), counts, np.random.default_rng(0), 1000, 1)
+    outcome = world.rollout(plan, np.ones(1), counts, np.random.default_rng(0), (1000, 1))
     assert (outcome.steps, outcome.reached) == (6, [False])
     assert counts.n.reshape(6, 2).tolist() == [[0, 1], [0, 2], [1, 1], [0, 0], [0, 0], [0, 0]]
 
@@ -139,7 +139,7 @@ def first_steps(start_seed: int | None) -> NDArray[np.bool_]:
     plan = ExplorationPlan(policy, np.array([NEVER]), 1, np.full(counts.n_states * 2, NEVER))
     for _ in range(2000):
         before = counts.empirical_kernel()[world.start * 2 + 1] * counts.n[world.start * 2 + 1]
-        world.rollout(plan, np.ones(1), counts, np.random.default_rng(0), 100, 1)
+        world.rollout(plan, np.ones(1), counts, np.random.default_rng(0), (100, 1))
         after = counts.empirical_kernel()[world.start * 2 + 1] * counts.n[world.start * 2 + 1]
         slips.append(int(np.argmax(after - before)) < world.start)
     return np.array(slips)
@@ -161,7 +161,7 @@ def test_time_limits_are_switched_off_and_the_object_is_left_alone() -> None:
     world = GymAdapter(limited, "chain")
     counts = TransitionCounts(world.initial_states, 2, 0)
     plan = ExplorationPlan(np.ones((1, 30, 1), np.int16), np.array([29]), 100, np.full(60, NEVER))
-    outcome = world.rollout(plan, np.ones(1), counts, np.random.default_rng(0), 1000, 1)
+    outcome = world.rollout(plan, np.ones(1), counts, np.random.default_rng(0), (1000, 1))
     assert (outcome.reached, outcome.steps, world.warnings, world.void_reasons) == ([True], 30, [], [])
     assert isinstance(limited.env, wrappers.TimeLimit)
 

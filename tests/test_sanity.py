@@ -29,7 +29,7 @@ def wander(env: gymnasium.Env[int, int], steps: int, seed: int = 0, start_seed: 
     while done < steps:
         policy = np.minimum(rng.integers(3 * A + 1, size=(1, S, S)) // 3, A).astype(np.int16)
         plan = ExplorationPlan(policy, np.arange(S), 30, never)
-        done += world.rollout(plan, np.ones(S), counts, rng, min(steps - done, 200), 10**6).steps
+        done += world.rollout(plan, np.ones(S), counts, rng, (min(steps - done, 200), 10**6)).steps
     return world
 
 

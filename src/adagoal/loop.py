@@ -37,7 +37,7 @@ def run_exploration(run: ExplorationRun, budget: int, observe: RunObserver = lam
             # (ii) Policy execution and (iii) update: the environment adds transitions to the counts of the estimates.
             # The plan comes first: it may set ``episodes_per_plan``.
             plan, limits = estimates.exploration_plan(), (budget - run.steps, estimates.episodes_per_plan)
-            record_rollout(run, run.env.rollout(plan, weights, estimates.counts, run.rng, *limits))
+            record_rollout(run, run.env.rollout(plan, weights, estimates.counts, run.rng, limits))
         # Observers may draw or save, so they run outside the measured time.
         if observe(run) is False:
             return Status.INTERRUPTED
@@ -59,10 +59,10 @@ def run_self_directed(run: ExplorationRun, budget: int, observe: RunObserver = l
                 # An episode whose goal is s0 and whose only action is the reset.
                 resets = np.full((1, c.n_states, 1), c.n_actions, np.int16)
                 to_start = ExplorationPlan(resets, np.array([c.start]), NO_LIMIT, np.full(len(c.n), NO_LIMIT))
-                run.steps += run.env.rollout(to_start, one, c, run.rng, 1, 1).steps
+                run.steps += run.env.rollout(to_start, one, c, run.rng, (1, 1)).steps
             # The reset may have taken the last step of the budget, and a rollout needs at least one.
             max_steps = max(min(rollout.max_steps, budget - run.steps), 1)
-            outcome = run.env.rollout(rollout.plan, one, c, run.rng, max_steps, rollout.max_episodes)
+            outcome = run.env.rollout(rollout.plan, one, c, run.rng, (max_steps, rollout.max_episodes))
             # Targets of sets are numbered after the states, so the method follows new states before it records.
             method.grow_with_counts()
             method.record_outcome(outcome)

@@ -186,7 +186,7 @@ def _play_attempt(
         no_count_limit = np.full(len(counts.n), np.iinfo(np.int64).max)
         limit, goal_states = stages if stages > 1 else patience, memberships_from_sets([states], counts.n_states)
         plan = ExplorationPlan(policy, np.zeros(1, np.int64), limit, no_count_limit, goal_states)
-        outcome = env.rollout(plan, np.ones(1), counts, rng, patience, 1)
+        outcome = env.rollout(plan, np.ones(1), counts, rng, (patience, 1))
         taken += outcome.steps
         # The rollout includes the reset after the goal, which does not count. A goal that holds s0 takes 0 steps.
         if any(outcome.reached):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-import numpy as np
+from numpy.random import Generator
 from numpy.typing import NDArray
 
 from adagoal.core.goal_space import GoalSpace
@@ -15,6 +15,7 @@ from adagoal.core.transition_data import TransitionCounts
 from adagoal.core.types import Actions, Floats, GridLayout, Longs, ObservedStates
 
 NO_LIMIT = 2**62  # a count that is never reached; 2**63 - 1 would overflow when a few are added to it
+RolloutLimits = tuple[int, int]  # steps and episodes of a rollout, at most
 OTHER_GOALS = -2  # entry of ExplorationPlan.goals_of_states: a goal without a column of its own
 
 
@@ -91,15 +92,9 @@ class TabularEnv(Protocol):
         """Add a failed check, unless it is already there."""
 
     def rollout(
-        self,
-        plan: ExplorationPlan,
-        weights: Floats,
-        counts: TransitionCounts,
-        rng: np.random.Generator,
-        max_steps: int,
-        max_episodes: int,
+        self, plan: ExplorationPlan, weights: Floats, counts: TransitionCounts, rng: Generator, limits: RolloutLimits
     ) -> RolloutOutcome:
-        """Play episodes until the plan or a limit ends the rollout, and count every transition.
+        """Play episodes until the plan or one of the ``limits`` ends the rollout, and count every transition.
 
         The goal of an episode is drawn in proportion to ``weights`` [columns].
         """

@@ -116,7 +116,7 @@ def run_random_walk(env: GymAdapter, steps: int, seed: int) -> RandomWalkStats:
         plan = ExplorationPlan(policy.astype(np.int16), np.array([never]), episode_steps, np.full(S * A, never))
         max_steps = min(policy_steps, steps - stats.steps)
         try:
-            stats.steps += env.rollout(plan, np.ones(1), counts, rng, max_steps, max_steps).steps
+            stats.steps += env.rollout(plan, np.ones(1), counts, rng, (max_steps, max_steps)).steps
         except EnvironmentFailure as error:
             stats.failure = error
             break

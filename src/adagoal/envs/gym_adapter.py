@@ -14,12 +14,12 @@ import contextlib
 from typing import Any
 
 import gymnasium
-import numpy as np
 from gymnasium.utils import seeding
+from numpy.random import Generator
 from numpy.typing import NDArray
 
 from adagoal.core import random_streams
-from adagoal.core.environment import ExplorationPlan, RolloutOutcome
+from adagoal.core.environment import ExplorationPlan, RolloutLimits, RolloutOutcome
 from adagoal.core.errors import EnvironmentFailure, InputError, to_single_line
 from adagoal.core.file_formats import COUNT_SCHEMA, check_json_value, object_schema
 from adagoal.core.goal_space import GoalSpace
@@ -281,13 +281,7 @@ class GymAdapter(MonitoredEnv):
         return self._env.labels
 
     def rollout(
-        self,
-        plan: ExplorationPlan,
-        weights: Floats,
-        counts: TransitionCounts,
-        rng: np.random.Generator,
-        max_steps: int,
-        max_episodes: int,
+        self, plan: ExplorationPlan, weights: Floats, counts: TransitionCounts, rng: Generator, limits: RolloutLimits
     ) -> RolloutOutcome:
         """Play until the plan or a limit says stop; an exception of the environment is raised by the next call."""
         self._raise_pending_failure()
@@ -298,9 +292,10 @@ class GymAdapter(MonitoredEnv):
         if self._state_unknown:
             self._restart_with_new_seed()
         counting = CountingEnv(self._env, plan, counts, self._markov_tests, self._diagnostics, self.uses_action_masks)
-        log = episode_loop.make_episode_log(max_episodes)
+        max_steps, max_episodes = limits
+        max_steps, log = min(max_steps, plan.max_steps), episode_loop.make_episode_log(max_episodes)
         episode_plan = episode_loop.make_episode_plan(plan, weights, self.n_actions, self.start)
-        python_plan, max_steps = episode_loop.to_python_plan(episode_plan), min(max_steps, plan.max_steps)
+        python_plan = episode_loop.to_python_plan(episode_plan)
         try:
             steps, episodes = episode_loop.play_episodes(counting, python_plan, self._position, rng, max_steps, log)
         except BaseException:

@@ -13,10 +13,11 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
+from numpy.random import Generator
 from numpy.typing import NDArray
 
 from adagoal.core import random_streams
-from adagoal.core.environment import ExplorationPlan, RolloutOutcome
+from adagoal.core.environment import ExplorationPlan, RolloutLimits, RolloutOutcome
 from adagoal.core.errors import InputError, to_single_line
 from adagoal.core.file_formats import COUNT_SCHEMA, ArraySpec, check_arrays, check_json_value, object_schema
 from adagoal.core.goal_space import GoalSpace
@@ -78,15 +79,9 @@ class ParallelEnv(MonitoredEnv):
         return (*virtual_start, *(label for _, label in self._known_states))
 
     def rollout(
-        self,
-        plan: ExplorationPlan,
-        weights: Floats,
-        counts: TransitionCounts,
-        rng: np.random.Generator,
-        max_steps: int,
-        max_episodes: int,
+        self, plan: ExplorationPlan, weights: Floats, counts: TransitionCounts, rng: Generator, limits: RolloutLimits
     ) -> RolloutOutcome:
-        """Play rounds until a threshold is met, a state is new, or ``max_steps`` or ``max_episodes`` is spent."""
+        """Play rounds until a threshold is met, a state is new, or one of the limits is reached."""
         self._raise_pending_failure()
         if self._workers.seed is None:
             self.reset_with_seed(int(rng.integers(2**31)))
@@ -94,6 +89,7 @@ class ParallelEnv(MonitoredEnv):
         self._restart_lost_workers()
         worker_plan = self._make_worker_plan(plan, weights, counts)
         outcome, is_over = RolloutOutcome(), False
+        max_steps, max_episodes = limits
         # A plan may allow fewer steps than one short round of all workers, which would be mostly messages.
         max_steps = min(max_steps, max(plan.max_steps, MIN_WORKER_ROUND_STEPS * self.n_workers))
         while not is_over and outcome.steps < max_steps and len(outcome.goals) < max_episodes:

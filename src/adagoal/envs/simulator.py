@@ -9,9 +9,10 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from numpy.random import Generator
 from numpy.typing import NDArray
 
-from adagoal.core.environment import ExplorationPlan, RolloutOutcome
+from adagoal.core.environment import ExplorationPlan, RolloutLimits, RolloutOutcome
 from adagoal.core.errors import InputError
 from adagoal.core.file_formats import check_json_value, object_schema
 from adagoal.core.goal_space import GoalSpace
@@ -48,19 +49,14 @@ class ModelSimulator(BaseEnv):
         self._position = np.array([mdp.start, -1, 0])  # state, goal column (-1: none), steps of the episode
 
     def rollout(
-        self,
-        plan: ExplorationPlan,
-        weights: Floats,
-        counts: TransitionCounts,
-        rng: np.random.Generator,
-        max_steps: int,
-        max_episodes: int,
+        self, plan: ExplorationPlan, weights: Floats, counts: TransitionCounts, rng: Generator, limits: RolloutLimits
     ) -> RolloutOutcome:
         """Play until the plan or a limit says stop."""
         # Once per run: after that the first absent pair is marked.
         if self.uses_action_masks and len(self._absent_pairs) and not counts.absent[self._absent_pairs[0]]:
             counts.mark_absent_pairs(self._absent_pairs)
         counts.terminal |= self.mdp.terminal & counts.seen
+        max_steps, max_episodes = limits
         max_steps, log = min(max_steps, plan.max_steps), episode_loop.make_episode_log(max_episodes)
         episode_plan = episode_loop.make_episode_plan(plan, weights, self.n_actions, self.start)
         # The compiled loop keeps no log of transitions.
@@ -136,7 +132,7 @@ class _SampledModel:
     needs_reset = has_virtual_start = False
     action_mask: ActionMask = None
 
-    def __init__(self, mdp: TabularMDP, cumulative: Floats, rng: np.random.Generator) -> None:
+    def __init__(self, mdp: TabularMDP, cumulative: Floats, rng: Generator) -> None:
         self.n_actions, self.start, self.state_bound = mdp.n_actions, mdp.start, mdp.n_states
         self.n_known_states = mdp.n_states
         self._row_starts, self._successors, self._terminal = mdp.indptr.tolist(), mdp.successors.tolist(), mdp.terminal
