@@ -102,7 +102,6 @@ class Heuristics:
 
     rare_probe_period: int = 10  # one rollout of this many probes action gaps if upper - D is the smaller bound
     frequent_probe_period: int = 3  # all rollouts but one of this many probe them if the gap is the smaller bound
-    gap_preference: float = 1.5  # gaps up to this multiple of upper - D count as smaller: probing makes them so
     probe_horizon: float = 4.0  # the probing policy looks ahead this many times the longest way to the goal
     max_probe_sweeps: int = 30  # to find the probing policy; a nearly best policy probes as well
 
@@ -233,8 +232,7 @@ class Schedule:
     def probes_gaps(self, rollout: int, gap: float, interval: float) -> bool:
         """Return whether this rollout probes action gaps; ``gap`` and ``interval`` bound the worst goal's error."""
         h = self.heuristics
-        often = gap <= h.gap_preference * interval
-        turn = rollout % h.frequent_probe_period > 0 if often else rollout % h.rare_probe_period == 0
+        turn = rollout % h.frequent_probe_period > 0 if gap <= interval else rollout % h.rare_probe_period == 0
         return self.strategy.action_gaps and turn
 
     def hops_due(self, steps: float, counted_at: float) -> bool:
