@@ -271,7 +271,7 @@ class CertifiedExplorer(GoalTable):
         self.D[open_] = np.minimum(deterministic.hop_lower_bounds(graph, column, open_, self.D[open_]), self.cap)
         upper, loss = (a[open_] for a in deterministic.hop_upper_bounds(graph, column, len(self.D)))
         new = goal_table.goal_errors(self.D[open_], upper, np.full(len(open_), np.inf), self.L, np.inf)
-        better = (upper <= self.cap - 1.0) & self.schedule.hop_policy_pays(new, E[open_], self.epsilon)
+        better = (upper <= self.cap - 1.0) & (new < E[open_])
         chosen = open_[better]
         deterministic.write_hop_policies(graph, column, chosen, loss[better], self.returned.T)
         self.upper[chosen], self.gap[chosen] = upper[better], np.inf

@@ -107,7 +107,6 @@ class Heuristics:
 
     hop_step_growth: float = 1.02  # hops (lemma 12) are counted again when the step count has grown by this factor
     hop_error_share: float = 0.5  # and until the error is this share of epsilon: an uncertain reset adds to it
-    hop_policy_error_share: float = 0.9  # a hop policy is recorded if it leaves this share, or closes the goal
     min_triangle_gain: float = 0.1  # epsilons by which a neighbour must improve the start to be copied (lemma 13)
     # A pair enters the window of lemma 3b after this many times the tries at which any pair last surprised: its own
     # successors are probably all known then, so it will not close the window.
@@ -238,11 +237,6 @@ class Schedule:
     def hops_due(self, steps: float, counted_at: float) -> bool:
         """Return whether to count hops again; the last time was at the step count ``counted_at``."""
         return steps >= self.heuristics.hop_step_growth * counted_at and self.gaps.has_tokens
-
-    def hop_policy_pays(self, new: Floats, old: Floats, epsilon: float) -> Bools:
-        """Return [goals] whether to record a hop policy that lowers the error from ``old`` to ``new`` [goals]."""
-        # The gap of the replaced policy is lost with it.
-        return (new < old) & ((new <= epsilon) | (new < self.heuristics.hop_policy_error_share * old))
 
     def _operations(self, goals: int, sweeps: int, cost: float = 1.0) -> float:
         return 2.0 * cost * sweeps * goals * self.n_transitions  # two bounds
