@@ -39,7 +39,6 @@ class WorldStrategy:
     # Upper bounds are cut at this multiple of C, at least 1. Above 1, a policy whose value they cannot bound by C yet
     # may still get a better bound from its action gaps.
     upper_cap_factor: float = 1.25
-    max_dual_error: float = np.inf  # exact duals are solved for goals whose error is at most this many epsilons
     # Exact duals wait at most until the step count has grown by this factor: not long in a small world, because the
     # action gaps that follow say where to try next.
     max_dual_step_growth: float = 1.01
@@ -56,7 +55,6 @@ class Heuristics:
     large_world: WorldStrategy = WorldStrategy(
         known_successor_balls=True,
         upper_cap_factor=1.0,
-        max_dual_error=2.0,
         max_dual_step_growth=1.05,
         action_gaps=False,
         triangle=True,
@@ -205,8 +203,7 @@ class Schedule:
         """Return the columns of ``block`` whose last exact duals, at the step counts ``polished``, are old enough."""
         h, strategy = self.heuristics, self.strategy
         growth = h.min_dual_step_growth, strategy.max_dual_step_growth, h.deferred_dual_step_growth
-        limits = L, epsilon, strategy.max_dual_error * epsilon, h.urgent_error_share
-        due: Longs = columns_due_for_duals(block, steps, D, E, polished, *limits, growth)
+        due: Longs = columns_due_for_duals(block, steps, D, E, polished, L, epsilon, h.urgent_error_share, growth)
         return due
 
     def buy_duals(self, blocks: list[Longs]) -> tuple[list[Longs], float]:
@@ -293,8 +290,8 @@ def stale_candidates(stale, wanted, D, E, L, epsilon):  # type: ignore[no-untype
 
 
 @numba.njit(cache=True, nogil=True)
-def columns_due_for_duals(block, steps, D, E, polished, L, epsilon, within, urgent, growth):  # type: ignore[no-untyped-def]
-    """Return the open columns of ``block`` with an error of at most ``within`` whose last exact duals are old enough.
+def columns_due_for_duals(block, steps, D, E, polished, L, epsilon, urgent, growth):  # type: ignore[no-untyped-def]
+    """Return the open columns of ``block`` whose last exact duals are old enough.
 
     They are if the steps have grown by the square of the error, in epsilons, clipped to the first two numbers of
     ``growth``; by the third if the error is less than the share ``urgent`` of the largest.
@@ -306,7 +303,7 @@ def columns_due_for_duals(block, steps, D, E, polished, L, epsilon, within, urge
             largest = max(largest, E[j])
     for j in block:
         factor = later if E[j] < urgent * largest else min(max((E[j] / epsilon) ** 2, least), most)
-        if D[j] <= L and epsilon < E[j] <= within and steps >= factor * polished[j]:
+        if D[j] <= L and E[j] > epsilon and steps >= factor * polished[j]:
             due[n] = j
             n += 1
     return due[:n]
