@@ -39,9 +39,6 @@ class WorldStrategy:
     # Upper bounds are cut at this multiple of C, at least 1. Above 1, a policy whose value they cannot bound by C yet
     # may still get a better bound from its action gaps.
     upper_cap_factor: float = 1.25
-    # Exact duals wait at most until the step count has grown by this factor: not long in a small world, because the
-    # action gaps that follow say where to try next.
-    max_dual_step_growth: float = 1.01
     action_gaps: bool = True  # compute and probe action gaps, which need a dense inverse [S, S]
     triangle: bool = False  # copy bounds of neighbours (lemma 13); small worlds are swept until nothing changes
     several_blocks: bool = False  # one plan may have several blocks of goals, one per thread
@@ -55,7 +52,6 @@ class Heuristics:
     large_world: WorldStrategy = WorldStrategy(
         known_successor_balls=True,
         upper_cap_factor=1.0,
-        max_dual_step_growth=1.05,
         action_gaps=False,
         triangle=True,
         several_blocks=True,
@@ -90,9 +86,9 @@ class Heuristics:
     many_goals: int = 2048
     many_goals_cost_factor: float = 0.1
 
-    # Exact duals of a goal follow at the earliest when the step count has grown by this factor. Errors fall like
-    # 1/sqrt(steps), so the factor shrinks from max_dual_step_growth to this one as the error approaches epsilon.
-    min_dual_step_growth: float = 1.01
+    # Exact duals of a goal wait until the step count has grown by this factor. Not long, because in a small world the
+    # action gaps that follow say where to try next.
+    dual_step_growth: float = 1.01
     # Goals with less than this share of the largest error are not played yet, so their duals may wait longer. The
     # growth is finite, so runs that end early have useful bounds for these goals too.
     urgent_error_share: float = 0.9
@@ -201,8 +197,8 @@ class Schedule:
         self, block: Longs, steps: float, D: Floats, E: Floats, polished: Floats, L: float, epsilon: float
     ) -> Longs:
         """Return the columns of ``block`` whose last exact duals, at the step counts ``polished``, are old enough."""
-        h, strategy = self.heuristics, self.strategy
-        growth = h.min_dual_step_growth, strategy.max_dual_step_growth, h.deferred_dual_step_growth
+        h = self.heuristics
+        growth = h.dual_step_growth, h.deferred_dual_step_growth
         due: Longs = columns_due_for_duals(block, steps, D, E, polished, L, epsilon, h.urgent_error_share, growth)
         return due
 
@@ -293,16 +289,15 @@ def stale_candidates(stale, wanted, D, E, L, epsilon):  # type: ignore[no-untype
 def columns_due_for_duals(block, steps, D, E, polished, L, epsilon, urgent, growth):  # type: ignore[no-untyped-def]
     """Return the open columns of ``block`` whose last exact duals are old enough.
 
-    They are if the steps have grown by the square of the error, in epsilons, clipped to the first two numbers of
-    ``growth``; by the third if the error is less than the share ``urgent`` of the largest.
+    They are if the steps have grown by the first number of ``growth``; by the second if the error is less than the
+    share ``urgent`` of the largest.
     """
-    least, most, later = growth
     largest, due, n = 0.0, np.empty(len(block), np.int64), 0
     for j in range(len(D)):
         if D[j] <= L:
             largest = max(largest, E[j])
     for j in block:
-        factor = later if E[j] < urgent * largest else min(max((E[j] / epsilon) ** 2, least), most)
+        factor = growth[1] if E[j] < urgent * largest else growth[0]
         if D[j] <= L and E[j] > epsilon and steps >= factor * polished[j]:
             due[n] = j
             n += 1
