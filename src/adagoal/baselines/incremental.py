@@ -303,8 +303,9 @@ class RoundBasedMethod(TrialMethod):
         root, flat, cap = self.visgo
         # The precision of LAE. That of VALAE is halved in every skipped round, and soon too small for a computer.
         precision = 1.0 / max(16, int(n.sum()))
-        problem = kernel, usable, states[:, None] == np.arange(c.n_states)
-        return solve_visgo(*problem, n=n, iota=iota, root=root, flat=flat, precision=precision, cap=cap)
+        targets = states[:, None] == np.arange(c.n_states)
+        V, policy = solve_visgo(kernel, usable, targets, n, iota, root, flat, precision, cap)
+        return V, policy
 
     def begin_round(self, state: int, V: Floats, policy: Actions) -> None:
         """Start a round with the values and the policy of VISGO."""

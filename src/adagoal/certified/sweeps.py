@@ -79,7 +79,7 @@ def scatter_block(value_part, policy_part, order, block, values, policy):  # typ
             values[block[b], s], policy[block[b], s] = value_part[s, b], policy_part[s, b]
 
 
-def improve_lower_bounds(model: EmpiricalModel, block: GoalBlock, V: Floats, policy: Actions) -> tuple[Floats, Actions]:
+def improve_lower_bounds(model, block, V, policy):  # type: ignore[no-untyped-def]
     """Raise V [S, B], with its greedy policy [S, B], by sweeps in alternating order (lemma 5).
 
     Both are changed in place. Sweeps end when they raise V by less than the tolerance.
@@ -87,7 +87,7 @@ def improve_lower_bounds(model: EmpiricalModel, block: GoalBlock, V: Floats, pol
     return _repeat_sweeps(model, block, V, policy, True)
 
 
-def improve_upper_bounds(model: EmpiricalModel, block: GoalBlock, Y: Floats, policy: Actions) -> tuple[Floats, Actions]:
+def improve_upper_bounds(model, block, Y, policy):  # type: ignore[no-untyped-def]
     """Lower Y [S, B], with the policy [S, B] that it holds for, in the same way (lemma 6)."""
     return _repeat_sweeps(model, block, Y, policy, False)
 

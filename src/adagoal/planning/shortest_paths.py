@@ -7,18 +7,14 @@ action before the reset.
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numba
 import numpy as np
 
-from adagoal.core.types import Actions, Bools, Floats, Longs
-from adagoal.planning.model_arrays import TransitionKernel, goal_holds_state
+from adagoal.planning.model_arrays import goal_holds_state
 
 
-def solve_shortest_paths(
-    kernel: TransitionKernel, usable: Bools, targets: Bools, precision: float, cap: float
-) -> tuple[Floats, Actions]:
+def solve_shortest_paths(kernel, usable, targets, precision, cap):  # type: ignore[no-untyped-def]
     """Return V [B, S], from below, up to a residual of ``precision``, and its greedy policy [B, S]; targets [B, S].
 
         V = 0 on the targets,   V(s) = min{ cap, 1 + V(s0), min_a 1 + q(s, a) V }  elsewhere,
@@ -26,19 +22,14 @@ def solve_shortest_paths(
     over the *usable* [X] pairs, with q the rows of the kernel. The mass that a row lacks to one goes to the target.
     """
     zero = np.zeros(len(usable))
-    paths: tuple[Floats, Actions] = _iterate_paths(
-        kernel, usable, targets, zero + 1.0, zero, zero, precision, cap, 5000
-    )
-    return paths
+    return _iterate_paths(kernel, usable, targets, zero + 1.0, zero, zero, precision, cap, 5000)
 
 
-def solve_visgo(
-    *problem: Any, n: Longs, iota: Floats, root: float, flat: float, precision: float, cap: float
-) -> tuple[Floats, Actions]:
+def solve_visgo(kernel, usable, targets, n, iota, root, flat, precision, cap):  # type: ignore[no-untyped-def]
     """VISGO, value iteration with slight goal optimism (Tarbouriech et al. 2021), for LAE and VALAE.
 
-    Return V [B, S] and its greedy policy [B, S] for the kernel, the usable pairs and the targets of a ``problem`` of
-    :func:`solve_shortest_paths`. With the empirical rows p of n [X] samples each, and iota [X],
+    Return V [B, S] and its greedy policy [B, S] for the usable pairs [X] and the targets [B, S]. With the empirical
+    rows p of n [X] samples each, and iota [X],
 
         Q(s, a) = max{ 0, 1 + n/(n + 1) p V - max{ root sqrt(Var(p, V) iota / n), flat iota / n } },
         V = 0 on the targets,   V(s) = min{ cap, 1 + V(s0), min_a Q(s, a) }  elsewhere.
@@ -49,8 +40,7 @@ def solve_visgo(
     tries = np.maximum(n, 1)
     rate = iota / tries
     bonus = tries / (tries + 1.0), root**2 * rate, flat * rate
-    values: tuple[Floats, Actions] = _iterate_paths(*problem, *bonus, precision, cap, 20_000)
-    return values
+    return _iterate_paths(kernel, usable, targets, *bonus, precision, cap, 20_000)
 
 
 @numba.njit(cache=True, nogil=True)
