@@ -13,7 +13,7 @@ import numpy as np
 
 from adagoal.core.environment import ExplorationPlan
 from adagoal.core.errors import InputError
-from adagoal.core.local_backup import LocalLowerBounds, backup_state
+from adagoal.core.operators import LocalLowerBounds, backup_state
 from adagoal.core.transition_data import TransitionCounts, count_transition
 from adagoal.core.types import Longs
 from adagoal.envs.assumption_tests import MarkovTests
