@@ -115,10 +115,6 @@ class IntervalEstimates(GoalTable):
         self.zero_at_goals(np.flatnonzero(unfinished))
         self.stale[:] = True
 
-    def extra_arrays(self) -> dict[str, NDArray[Any]]:
-        """Return no arrays beside the standard ones."""
-        return {}
-
     def _sync_with_counts(self) -> None:
         """Add new states and goals, and sample pairs that have reached a grid point."""
         self.add_rows()
