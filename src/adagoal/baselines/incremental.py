@@ -304,8 +304,7 @@ class RoundBasedMethod(TrialMethod):
         # The precision of LAE. That of VALAE is halved in every skipped round, and soon too small for a computer.
         precision = 1.0 / max(16, int(n.sum()))
         targets = states[:, None] == np.arange(c.n_states)
-        V, policy = solve_visgo(kernel, usable, targets, n, iota, root, flat, precision, cap)
-        return V, policy
+        return solve_visgo(kernel, usable, targets, n, iota, root, flat, precision, cap)
 
     def begin_round(self, state: int, V: Floats, policy: Actions) -> None:
         """Start a round with the values and the policy of VISGO."""

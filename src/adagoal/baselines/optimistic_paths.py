@@ -91,5 +91,4 @@ def solve_restricted_paths(
     """
     usable = np.repeat(known & ~counts.terminal, counts.n_actions) & (untried | (counts.n > 0))
     kernel = TransitionKernel(counts.successor, rows, counts.support, counts.terminal, counts.start)
-    V, policy = solve_shortest_paths(kernel, usable, targets, precision, cap)
-    return V, policy
+    return solve_shortest_paths(kernel, usable, targets, precision, cap)

@@ -11,10 +11,13 @@ import math
 import numba
 import numpy as np
 
-from adagoal.planning.model_arrays import goal_holds_state
+from adagoal.core.types import Actions, Bools, Floats, Longs
+from adagoal.planning.model_arrays import TransitionKernel, goal_holds_state
 
 
-def solve_shortest_paths(kernel, usable, targets, precision, cap):  # type: ignore[no-untyped-def]
+def solve_shortest_paths(
+    kernel: TransitionKernel, usable: Bools, targets: Bools, precision: float, cap: float
+) -> tuple[Floats, Actions]:
     """Return V [B, S], from below, up to a residual of ``precision``, and its greedy policy [B, S]; targets [B, S].
 
         V = 0 on the targets,   V(s) = min{ cap, 1 + V(s0), min_a 1 + q(s, a) V }  elsewhere,
@@ -22,10 +25,21 @@ def solve_shortest_paths(kernel, usable, targets, precision, cap):  # type: igno
     over the *usable* [X] pairs, with q the rows of the kernel. The mass that a row lacks to one goes to the target.
     """
     zero = np.zeros(len(usable))
-    return _iterate_paths(kernel, usable, targets, zero + 1.0, zero, zero, precision, cap, 5000)
+    V, policy = _iterate_paths(kernel, usable, targets, zero + 1.0, zero, zero, precision, cap, 5000)
+    return V, policy
 
 
-def solve_visgo(kernel, usable, targets, n, iota, root, flat, precision, cap):  # type: ignore[no-untyped-def]
+def solve_visgo(
+    kernel: TransitionKernel,
+    usable: Bools,
+    targets: Bools,
+    n: Longs,
+    iota: Floats,
+    root: float,
+    flat: float,
+    precision: float,
+    cap: float,
+) -> tuple[Floats, Actions]:
     """VISGO, value iteration with slight goal optimism (Tarbouriech et al. 2021), for LAE and VALAE.
 
     Return V [B, S] and its greedy policy [B, S] for the usable pairs [X] and the targets [B, S]. With the empirical
@@ -40,7 +54,8 @@ def solve_visgo(kernel, usable, targets, n, iota, root, flat, precision, cap):  
     tries = np.maximum(n, 1)
     rate = iota / tries
     bonus = tries / (tries + 1.0), root**2 * rate, flat * rate
-    return _iterate_paths(kernel, usable, targets, *bonus, precision, cap, 20_000)
+    V, policy = _iterate_paths(kernel, usable, targets, *bonus, precision, cap, 20_000)
+    return V, policy
 
 
 @numba.njit(cache=True, nogil=True)
