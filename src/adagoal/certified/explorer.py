@@ -99,7 +99,6 @@ class CertifiedExplorer(GoalTable):
         self._hops_counted_at = 0.0  # step count
         self._n_steps_counted = -1  # steps, resets included, at the last look at the counts
         self._radii_outdated = True
-        self._no_thresholds = np.zeros(0, np.int64)
         self._sync_with_counts()
 
     @property
@@ -131,11 +130,8 @@ class CertifiedExplorer(GoalTable):
         probing = self.schedule.probes_gaps(self._n_rollouts, self.gap[worst], interval)
         local = self.confidence.local_lower_bounds(self.V.T, self.probing.T, probing, self.cap)
         limit = math.ceil(min(4 * self.cap * (self.L + 1) / self.epsilon, NO_LIMIT))
-        # Rollouts are short in a small world, so they share one array.
-        if len(self._no_thresholds) != len(self.counts.n):
-            self._no_thresholds = np.full(len(self.counts.n), NO_LIMIT)
-        steps = self.schedule.replan_interval()
-        return ExplorationPlan(local, self.goal_state, limit, self._no_thresholds, self.goals_of_states(), steps)
+        thresholds, steps = np.full(len(self.counts.n), NO_LIMIT), self.schedule.replan_interval()
+        return ExplorationPlan(local, self.goal_state, limit, thresholds, self.goals_of_states(), steps)
 
     def finalize(self, wanted: Bools) -> None:
         """Bring waiting goals up to date for an answer before the end, smallest error first.
