@@ -9,8 +9,7 @@ from adagoal.certified.explorer import CertifiedExplorer
 from adagoal.certified.heuristics import Heuristics, Schedule
 from adagoal.core.environment import ExplorationPlan
 from adagoal.core.exploration_run import ExplorationRun
-from adagoal.core.local_backup import LocalLowerBounds, backup_state
-from adagoal.core.operators import FINEST_LEVEL, NEAREST_LEVEL_FACTOR
+from adagoal.core.operators import FINEST_LEVEL, NEAREST_LEVEL_FACTOR, LocalLowerBounds, backup_state
 from adagoal.core.transition_data import TransitionCounts
 from adagoal.envs import toy_models
 from adagoal.envs.gym_adapter import GymAdapter

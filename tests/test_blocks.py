@@ -4,7 +4,6 @@ import ctypes
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -33,7 +32,6 @@ def explored(monkeypatch, cores):
             tokens_per_step=1e5,
             max_blocks_per_plan=3,
             max_small_states=10,
-            large_world=replace(Heuristics.large_world, max_dual_error=100.0),
         )
         patch.setattr(explorer, "Heuristics", given)
         patch.setattr(events.ConfidenceSets, "pairs_per_job", 100)

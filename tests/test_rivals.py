@@ -218,7 +218,7 @@ def test_visgo_is_optimistic_and_exact_without_bonus() -> None:
         counts.successor, counts.count / counts.n[:, None], counts.support, counts.terminal, counts.start
     )
     usable, iota = np.repeat(np.arange(S) < 5, A), np.full(S * A, 0.3)
-    p = counts.empirical_kernel()
+    p, targets = counts.empirical_kernel(), np.arange(S)[None] == goal
     for root, flat in ((0.0, 0.0), (3.0, 60.0)):
         V = np.zeros(S)
         for _ in range(5000):
@@ -229,7 +229,7 @@ def test_visgo_is_optimistic_and_exact_without_bonus() -> None:
             Q = np.where(usable, np.maximum(1 + mean * counts.n / (counts.n + 1) - bonus, 0), np.inf).reshape(S, A)
             V = np.minimum(np.minimum(Q.min(1), 1 + V[counts.start]), cap)
             V[goal] = 0.0
-        found, _ = solve_visgo(kernel, counts.n, iota, usable, np.array([goal]), root, flat, 1e-10, cap)
+        found, _ = solve_visgo(kernel, usable, targets, counts.n, iota, root, flat, 1e-10, cap)
         np.testing.assert_allclose(found[0], V, rtol=1e-6)
         best = incremental.restricted_distances(mdp, np.arange(S) < 5)[goal]
         assert V[counts.start] <= best

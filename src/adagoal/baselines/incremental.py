@@ -303,8 +303,8 @@ class RoundBasedMethod(TrialMethod):
         root, flat, cap = self.visgo
         # The precision of LAE. That of VALAE is halved in every skipped round, and soon too small for a computer.
         precision = 1.0 / max(16, int(n.sum()))
-        values: tuple[Floats, Actions] = solve_visgo(kernel, n, iota, usable, states, root, flat, precision, cap)
-        return values
+        targets = states[:, None] == np.arange(c.n_states)
+        return solve_visgo(kernel, usable, targets, n, iota, root, flat, precision, cap)
 
     def begin_round(self, state: int, V: Floats, policy: Actions) -> None:
         """Start a round with the values and the policy of VISGO."""

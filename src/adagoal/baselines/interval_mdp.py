@@ -50,7 +50,7 @@ from adagoal.core.goal_space import GoalSpace
 from adagoal.core.transition_data import MAX_TRANSITIONS, TransitionCounts
 from adagoal.core.types import Actions, Bools, Floats, Longs
 from adagoal.planning.model_arrays import BLOCK_GOALS, GoalBlock, RobustModel
-from adagoal.planning.robust_sweeps import improve_robust_lower_bounds, improve_robust_upper_bounds
+from adagoal.planning.robust_sweeps import improve_robust_bounds
 
 
 class IntervalEstimates(GoalTable):
@@ -115,10 +115,6 @@ class IntervalEstimates(GoalTable):
         self.zero_at_goals(np.flatnonzero(unfinished))
         self.stale[:] = True
 
-    def extra_arrays(self) -> dict[str, NDArray[Any]]:
-        """Return no arrays beside the standard ones."""
-        return {}
-
     def _sync_with_counts(self) -> None:
         """Add new states and goals, and sample pairs that have reached a grid point."""
         self.add_rows()
@@ -132,8 +128,8 @@ class IntervalEstimates(GoalTable):
         # At most 20 sweeps: the next plan continues from these bounds.
         max_sweeps = 20
         setting = GoalBlock(order, self.block_columns(block), self.cap, True, max_sweeps, tolerance=1e-3 * self.epsilon)
-        V, optimistic = improve_robust_lower_bounds(model, setting, self.V[:, block], self.optimistic[:, block])
-        Y, best = improve_robust_upper_bounds(model, setting, self.Y[:, block], self.best[:, block])
+        V, optimistic = improve_robust_bounds(model, setting, self.V[:, block], self.optimistic[:, block], True)
+        Y, best = improve_robust_bounds(model, setting, self.Y[:, block], self.best[:, block], False)
         self.V[:, block], self.optimistic[:, block], self.Y[:, block], self.best[:, block] = V, optimistic, Y, best
         self.D[block] = np.maximum(self.D[block], V[start])
         self.upper[block] = np.where(Y[start] <= self.cap - 1.0, Y[start], np.inf)

@@ -91,5 +91,4 @@ def solve_restricted_paths(
     """
     usable = np.repeat(known & ~counts.terminal, counts.n_actions) & (untried | (counts.n > 0))
     kernel = TransitionKernel(counts.successor, rows, counts.support, counts.terminal, counts.start)
-    paths: tuple[Floats, Actions] = solve_shortest_paths(kernel, usable, targets, precision, cap)
-    return paths
+    return solve_shortest_paths(kernel, usable, targets, precision, cap)

@@ -57,20 +57,17 @@ class VALAE(RoundBasedMethod):
 
     def advance(self) -> PlannedRollout | None:
         """Steps 0 to 2."""
-        return (self._find_states, self._sample_pairs, self._play_round)[self.phase]()
-
-    def _find_states(self) -> PlannedRollout | None:
-        rollout = self.set_finder.next_rollout()
-        _copy_progress(self.set_finder, self)
-        if rollout is None:
-            # These samples chose K, so the rounds must not use them again.
-            self.dropped_samples, self.phase = self.counts.count.copy(), 1
-        return rollout
-
-    def _sample_pairs(self) -> PlannedRollout | None:
-        rollout = self.collect_per_pair(self.samples_per_pair())
-        if rollout is None:
-            self.phase = 2
+        if self.phase == 2:
+            return self._play_round()
+        if self.phase == 0:
+            rollout = self.set_finder.next_rollout()
+            _copy_progress(self.set_finder, self)
+            if rollout is None:
+                # These samples chose K, so the rounds must not use them again.
+                self.dropped_samples = self.counts.count.copy()
+        else:
+            rollout = self.collect_per_pair(self.samples_per_pair())
+        self.phase += rollout is None
         return rollout
 
     def _play_round(self) -> PlannedRollout | None:

@@ -29,8 +29,7 @@ from adagoal.certified import sweeps
 from adagoal.core.compiled_code import run_jobs_in_threads
 from adagoal.core.errors import InputError
 from adagoal.core.file_formats import ArraySchema, ArraySpec, check_arrays
-from adagoal.core.local_backup import LocalLowerBounds
-from adagoal.core.operators import N_LEVELS
+from adagoal.core.operators import N_LEVELS, LocalLowerBounds
 from adagoal.core.transition_data import TransitionCounts
 from adagoal.core.types import Actions, Bools, Floats, Ints, Longs
 from adagoal.planning.model_arrays import EmpiricalModel
@@ -106,10 +105,10 @@ class ConfidenceSets:
             p, p_split, r_low, r, q = self._radii
             new = np.flatnonzero(counts.absent & (q > 0.0))
             p[new, 0], p_split[new, 0], r_low[new], r[new], q[new] = 1.0, 1.0, 0.0, 0.0, 0.0
-        changed, widest = changed_pairs(counts.n, self._counts_at_update, counts.support)
+        changed = np.flatnonzero(counts.n != self._counts_at_update)
         if not len(changed):
             return False
-        if widest > self.branching:
+        if counts.support[changed].max() > self.branching:
             raise InputError(
                 f"branching={self.branching}: a pair with more successors has been observed", name="method_args"
             )
@@ -227,17 +226,6 @@ class ConfidenceSets:
             raise ValueError("the known successors do not fit the counts")
         self.complete = complete
         p[complete, : sizes["K"]], r[complete] = arrays["complete_p"], arrays["complete_r"]
-
-
-@numba.njit(cache=True, nogil=True)
-def changed_pairs(n, counted, support):  # type: ignore[no-untyped-def]
-    """Return the pairs whose n [X] differs from ``counted`` [X], and the largest support among them."""
-    pairs, size, widest = np.empty(len(n), np.int64), 0, 0
-    for x in range(len(n)):
-        if n[x] != counted[x]:
-            pairs[size], widest = x, max(widest, support[x])
-            size += 1
-    return pairs[:size], widest
 
 
 @numba.njit(cache=True, nogil=True)

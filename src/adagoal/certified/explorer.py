@@ -15,7 +15,7 @@ eps-optimal, with probability 1 - delta.
 The explorer asks :mod:`~adagoal.certified.heuristics` what to do next, calls a lemma, and writes the result into its
 :class:`~adagoal.certified.goal_table.GoalTable`. Planning is lazy: old bounds are still bounds, so only goals that the
 rule wants to play are brought up to date, a block at a time. On the way the agent raises the lower bound of the goal
-that it plays (:mod:`adagoal.core.local_backup`).
+that it plays (:mod:`adagoal.core.operators`).
 """
 
 from __future__ import annotations
@@ -99,7 +99,6 @@ class CertifiedExplorer(GoalTable):
         self._hops_counted_at = 0.0  # step count
         self._n_steps_counted = -1  # steps, resets included, at the last look at the counts
         self._radii_outdated = True
-        self._no_thresholds = np.zeros(0, np.int64)
         self._sync_with_counts()
 
     @property
@@ -131,11 +130,8 @@ class CertifiedExplorer(GoalTable):
         probing = self.schedule.probes_gaps(self._n_rollouts, self.gap[worst], interval)
         local = self.confidence.local_lower_bounds(self.V.T, self.probing.T, probing, self.cap)
         limit = math.ceil(min(4 * self.cap * (self.L + 1) / self.epsilon, NO_LIMIT))
-        # Rollouts are short in a small world, so they share one array.
-        if len(self._no_thresholds) != len(self.counts.n):
-            self._no_thresholds = np.full(len(self.counts.n), NO_LIMIT)
-        steps = self.schedule.replan_interval()
-        return ExplorationPlan(local, self.goal_state, limit, self._no_thresholds, self.goals_of_states(), steps)
+        thresholds, steps = np.full(len(self.counts.n), NO_LIMIT), self.schedule.replan_interval()
+        return ExplorationPlan(local, self.goal_state, limit, thresholds, self.goals_of_states(), steps)
 
     def finalize(self, wanted: Bools) -> None:
         """Bring waiting goals up to date for an answer before the end, smallest error first.
@@ -170,10 +166,6 @@ class CertifiedExplorer(GoalTable):
         # The next plan looks at the counts again: more goals are near enough for their own column.
         self._n_known_transitions = self._n_steps_counted = -1
 
-    def extra_arrays(self) -> dict[str, NDArray[Any]]:
-        """Return no arrays: the result needs none beside the table."""
-        return {}
-
     def _sync_with_counts(self) -> None:
         """Take in the last rollout: new states and goals, raised lower bounds, and tokens for its steps."""
         taken = int(self.counts.visits.sum())
@@ -203,7 +195,10 @@ class CertifiedExplorer(GoalTable):
         return self.schedule.strategy.upper_cap_factor * self.cap
 
     def _plan_blocks(self, blocks: list[Longs]) -> None:
-        """Sweep the columns of the blocks with closed forms, then solve the exact duals that are due."""
+        """Sweep the columns of the blocks with closed forms, then solve the exact duals that are due and affordable.
+
+        In a small world bounds of the action gaps follow.
+        """
         work = sum(self.schedule.sweep_cost(len(block)) for block in blocks)
         self.schedule.spend_on_sweeps(work)
         self._sweep_blocks(blocks, False, work)
@@ -214,20 +209,15 @@ class CertifiedExplorer(GoalTable):
         # In a deterministic world closed forms are exact, and hops are the better gaps.
         if self.counts.support.max() == 1:
             self.polished[due] = steps
-        else:
-            self._solve_exact_duals(split_blocks(due), steps)
-
-    def _solve_exact_duals(self, blocks: list[Longs], steps: float) -> None:
-        """Sweep with exact duals as far as there are tokens, then bound action gaps in a small world."""
-        bought, work = self.schedule.buy_duals(blocks)
+            return
+        bought, work = self.schedule.buy_duals(split_blocks(due))
         for block in bought:
             self.polished[block] = steps
         if bought:
             self._sweep_blocks(bought, True, work)
-        if self.schedule.strategy.action_gaps:
+        for block in bought if self.schedule.strategy.action_gaps else ():
             # Lemma 6 says that these policies are proper.
-            for block in bought:
-                self._bound_action_gaps(block[self.Y[self.counts.start, block] <= self._upper_cap - 1.0])
+            self._bound_action_gaps(block[self.Y[self.counts.start, block] <= self._upper_cap - 1.0])
 
     def _sweep_blocks(self, blocks: list[Longs], exact: bool, work: float) -> None:
         """Improve both bounds of the columns of the blocks (lemmas 5, 6 and 13), in threads if there is enough work."""
@@ -271,7 +261,7 @@ class CertifiedExplorer(GoalTable):
         self.D[open_] = np.minimum(deterministic.hop_lower_bounds(graph, column, open_, self.D[open_]), self.cap)
         upper, loss = (a[open_] for a in deterministic.hop_upper_bounds(graph, column, len(self.D)))
         new = goal_table.goal_errors(self.D[open_], upper, np.full(len(open_), np.inf), self.L, np.inf)
-        better = (upper <= self.cap - 1.0) & self.schedule.hop_policy_pays(new, E[open_], self.epsilon)
+        better = (upper <= self.cap - 1.0) & (new < E[open_])
         chosen = open_[better]
         deterministic.write_hop_policies(graph, column, chosen, loss[better], self.returned.T)
         self.upper[chosen], self.gap[chosen] = upper[better], np.inf

@@ -276,24 +276,12 @@ def _iterate_suboptimality(order, chain, model, gain, elsewhere, V, Y, policy, r
 @numba.njit(**VECTOR_MATH_OPTIONS)
 def column_moments(x, model, row_of, F, sd, span, mean):  # type: ignore[no-untyped-def]
     """Standard deviation, range and mean of every column of F [N, m] over the observed successors of the pair x."""
-    # Up to four successors are one loop that keeps everything in registers. Values are taken relative to the first
-    # successor: the variance of large, nearly equal numbers would cancel.
-    o, first = model.support[x], np.uintp(row_of[model.successor[x, 0]])
-    if o <= 4:
-        i1, w1 = _successor_and_weight(x, 1, model, row_of)
-        i2, w2 = _successor_and_weight(x, 2, model, row_of)
-        i3, w3 = _successor_and_weight(x, 3, model, row_of)
-        for y in range(F.shape[1]):
-            d1, d2, d3 = F[i1, y] - F[first, y], F[i2, y] - F[first, y], F[i3, y] - F[first, y]
-            m = w1 * d1 + w2 * d2 + w3 * d3
-            sd[y] = math.sqrt(max(w1 * d1 * d1 + w2 * d2 * d2 + w3 * d3 * d3 - m * m, 0.0))
-            span[y] = max(max(d1, d2), max(d3, 0.0)) - min(min(d1, d2), min(d3, 0.0))
-            mean[y] = m + F[first, y]
-        return
+    # Values are taken relative to the first successor: the variance of large, nearly equal numbers would cancel.
+    first = np.uintp(row_of[model.successor[x, 0]])
     low, high = np.zeros(F.shape[1]), np.zeros(F.shape[1])
     mean[:], sd[:] = 0.0, 0.0
-    for k in range(1, o):
-        i, w = _successor_and_weight(x, k, model, row_of)
+    for k in range(1, model.support[x]):
+        i, w = np.uintp(row_of[model.successor[x, k]]), model.p_split[x, k]
         for y in range(F.shape[1]):
             d = F[i, y] - F[first, y]
             mean[y] += w * d
@@ -303,13 +291,6 @@ def column_moments(x, model, row_of, F, sd, span, mean):  # type: ignore[no-unty
         sd[y] = math.sqrt(max(sd[y] - mean[y] * mean[y], 0.0))
         mean[y] += F[first, y]
         span[y] = high[y] - low[y]
-
-
-@numba.njit(**VECTOR_MATH_OPTIONS)
-def _successor_and_weight(x, k, model, row_of):  # type: ignore[no-untyped-def]
-    """Return the index and weight of the k-th successor of a pair; beyond the last, the first one with weight zero."""
-    inside = k < model.support[x]
-    return np.uintp(row_of[model.successor[x, k if inside else 0]]), model.p_split[x, k] if inside else 0.0
 
 
 @numba.njit(**FAST_SUM_OPTIONS)

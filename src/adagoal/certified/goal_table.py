@@ -99,11 +99,10 @@ class GoalTable:
         if edges == self._n_known_transitions:
             return
         self._n_known_transitions = edges
-        self._hop_counts = _pad_to_size(self._hop_counts, self.counts.n_states, NO_KNOWN_PATH)
-        self._known_support = _pad_to_size(self._known_support, len(self.counts.support), 0)
-        shorten_hop_counts(
-            self._hop_counts, self._known_support, self.counts.start, self.counts.successor, self.counts.support
-        )
+        counts, new = self.counts, self.counts.n_states - len(self._hop_counts)
+        self._hop_counts = np.pad(self._hop_counts, (0, new), constant_values=NO_KNOWN_PATH)
+        self._known_support = np.pad(self._known_support, (0, new * counts.n_actions))
+        shorten_hop_counts(self._hop_counts, self._known_support, counts.start, counts.successor, counts.support)
         near = self._hop_counts <= self.cap - 1
         # The last entry takes the index -1 of states without a goal.
         nearby = np.zeros(len(self.column) + 1, bool)
@@ -119,8 +118,9 @@ class GoalTable:
         # Some states of these goals may be new.
         if not self.space.members_complete:
             self.zero_at_goals(block[block > 0])
-        positions: Longs = block_positions(block, len(self.D), self.column, self.space.goals_of_states)
-        return positions
+        position, goals = np.full(len(self.D), -1), self.space.goals_of_states
+        position[block] = np.arange(len(block))
+        return np.where(goals >= 0, position[self.column[goals]], -1)
 
     def goals_of_states(self) -> Longs:
         """Return [S, W] the goals of every state, OTHER_GOALS for those that share column 0."""
@@ -181,6 +181,10 @@ class GoalTable:
         actions[own[self.counts.absent[own * A + actions[own]]]] = A
         return actions[None]
 
+    def extra_arrays(self) -> dict[str, NDArray[Any]]:
+        """Return no arrays: the result needs none beside the table."""
+        return {}
+
     def table_state(self) -> dict[str, NDArray[Any]]:
         """Return the arrays of a checkpoint."""
         return {name: getattr(self, name) for name in (*self.TABLE_NAMES, *self.ROW_NAMES, "column", "_is_goal")}
@@ -210,10 +214,6 @@ class GoalTable:
         self._wide_arrays.clear()
 
 
-def _pad_to_size(array: Longs, size: int, fill: int) -> Longs:
-    return array if size == len(array) else np.pad(array, (0, size - len(array)), constant_values=fill)
-
-
 @numba.njit(cache=True, nogil=True)
 def shorten_hop_counts(hops, known, start, successor, support):  # type: ignore[no-untyped-def]
     """Update hops [S], the fewest observed transitions from the start to each state, after new transitions.
@@ -239,19 +239,6 @@ def shorten_hop_counts(hops, known, start, successor, support):  # type: ignore[
                     hops[y] = hops[s] + 1
                     if not waiting[y]:
                         queue[last], waiting[y], last = y, True, (last + 1) % size
-
-
-@numba.njit(cache=True, nogil=True)
-def block_positions(block, columns, column, at):  # type: ignore[no-untyped-def]
-    """Return [S, W] the positions in ``block`` of the goals ``at`` [S, W] of every state, -1 for others."""
-    position, out = np.full(columns, -1), np.full(at.shape, -1)
-    for b in range(len(block)):
-        position[block[b]] = b
-    for s in range(at.shape[0]):
-        for k in range(at.shape[1]):
-            if at[s, k] >= 0:
-                out[s, k] = position[column[at[s, k]]]
-    return out
 
 
 @numba.njit(cache=True, nogil=True)

@@ -39,10 +39,6 @@ class WorldStrategy:
     # Upper bounds are cut at this multiple of C, at least 1. Above 1, a policy whose value they cannot bound by C yet
     # may still get a better bound from its action gaps.
     upper_cap_factor: float = 1.25
-    max_dual_error: float = np.inf  # exact duals are solved for goals whose error is at most this many epsilons
-    # Exact duals wait at most until the step count has grown by this factor: not long in a small world, because the
-    # action gaps that follow say where to try next.
-    max_dual_step_growth: float = 1.01
     action_gaps: bool = True  # compute and probe action gaps, which need a dense inverse [S, S]
     triangle: bool = False  # copy bounds of neighbours (lemma 13); small worlds are swept until nothing changes
     several_blocks: bool = False  # one plan may have several blocks of goals, one per thread
@@ -56,8 +52,6 @@ class Heuristics:
     large_world: WorldStrategy = WorldStrategy(
         known_successor_balls=True,
         upper_cap_factor=1.0,
-        max_dual_error=2.0,
-        max_dual_step_growth=1.05,
         action_gaps=False,
         triangle=True,
         several_blocks=True,
@@ -92,9 +86,9 @@ class Heuristics:
     many_goals: int = 2048
     many_goals_cost_factor: float = 0.1
 
-    # Exact duals of a goal follow at the earliest when the step count has grown by this factor. Errors fall like
-    # 1/sqrt(steps), so the factor shrinks from max_dual_step_growth to this one as the error approaches epsilon.
-    min_dual_step_growth: float = 1.01
+    # Exact duals of a goal wait until the step count has grown by this factor. Not long, because in a small world the
+    # action gaps that follow say where to try next.
+    dual_step_growth: float = 1.01
     # Goals with less than this share of the largest error are not played yet, so their duals may wait longer. The
     # growth is finite, so runs that end early have useful bounds for these goals too.
     urgent_error_share: float = 0.9
@@ -102,13 +96,11 @@ class Heuristics:
 
     rare_probe_period: int = 10  # one rollout of this many probes action gaps if upper - D is the smaller bound
     frequent_probe_period: int = 3  # all rollouts but one of this many probe them if the gap is the smaller bound
-    gap_preference: float = 1.5  # gaps up to this multiple of upper - D count as smaller: probing makes them so
     probe_horizon: float = 4.0  # the probing policy looks ahead this many times the longest way to the goal
     max_probe_sweeps: int = 30  # to find the probing policy; a nearly best policy probes as well
 
     hop_step_growth: float = 1.02  # hops (lemma 12) are counted again when the step count has grown by this factor
     hop_error_share: float = 0.5  # and until the error is this share of epsilon: an uncertain reset adds to it
-    hop_policy_error_share: float = 0.9  # a hop policy is recorded if it leaves this share, or closes the goal
     min_triangle_gain: float = 0.1  # epsilons by which a neighbour must improve the start to be copied (lemma 13)
     # A pair enters the window of lemma 3b after this many times the tries at which any pair last surprised: its own
     # successors are probably all known then, so it will not close the window.
@@ -205,10 +197,9 @@ class Schedule:
         self, block: Longs, steps: float, D: Floats, E: Floats, polished: Floats, L: float, epsilon: float
     ) -> Longs:
         """Return the columns of ``block`` whose last exact duals, at the step counts ``polished``, are old enough."""
-        h, strategy = self.heuristics, self.strategy
-        growth = h.min_dual_step_growth, strategy.max_dual_step_growth, h.deferred_dual_step_growth
-        limits = L, epsilon, strategy.max_dual_error * epsilon, h.urgent_error_share
-        due: Longs = columns_due_for_duals(block, steps, D, E, polished, *limits, growth)
+        h = self.heuristics
+        growth = h.dual_step_growth, h.deferred_dual_step_growth
+        due: Longs = columns_due_for_duals(block, steps, D, E, polished, L, epsilon, h.urgent_error_share, growth)
         return due
 
     def buy_duals(self, blocks: list[Longs]) -> tuple[list[Longs], float]:
@@ -233,18 +224,12 @@ class Schedule:
     def probes_gaps(self, rollout: int, gap: float, interval: float) -> bool:
         """Return whether this rollout probes action gaps; ``gap`` and ``interval`` bound the worst goal's error."""
         h = self.heuristics
-        often = gap <= h.gap_preference * interval
-        turn = rollout % h.frequent_probe_period > 0 if often else rollout % h.rare_probe_period == 0
+        turn = rollout % h.frequent_probe_period > 0 if gap <= interval else rollout % h.rare_probe_period == 0
         return self.strategy.action_gaps and turn
 
     def hops_due(self, steps: float, counted_at: float) -> bool:
         """Return whether to count hops again; the last time was at the step count ``counted_at``."""
         return steps >= self.heuristics.hop_step_growth * counted_at and self.gaps.has_tokens
-
-    def hop_policy_pays(self, new: Floats, old: Floats, epsilon: float) -> Bools:
-        """Return [goals] whether to record a hop policy that lowers the error from ``old`` to ``new`` [goals]."""
-        # The gap of the replaced policy is lost with it.
-        return (new < old) & ((new <= epsilon) | (new < self.heuristics.hop_policy_error_share * old))
 
     def _operations(self, goals: int, sweeps: int, cost: float = 1.0) -> float:
         return 2.0 * cost * sweeps * goals * self.n_transitions  # two bounds
@@ -301,20 +286,19 @@ def stale_candidates(stale, wanted, D, E, L, epsilon):  # type: ignore[no-untype
 
 
 @numba.njit(cache=True, nogil=True)
-def columns_due_for_duals(block, steps, D, E, polished, L, epsilon, within, urgent, growth):  # type: ignore[no-untyped-def]
-    """Return the open columns of ``block`` with an error of at most ``within`` whose last exact duals are old enough.
+def columns_due_for_duals(block, steps, D, E, polished, L, epsilon, urgent, growth):  # type: ignore[no-untyped-def]
+    """Return the open columns of ``block`` whose last exact duals are old enough.
 
-    They are if the steps have grown by the square of the error, in epsilons, clipped to the first two numbers of
-    ``growth``; by the third if the error is less than the share ``urgent`` of the largest.
+    They are if the steps have grown by the first number of ``growth``; by the second if the error is less than the
+    share ``urgent`` of the largest.
     """
-    least, most, later = growth
     largest, due, n = 0.0, np.empty(len(block), np.int64), 0
     for j in range(len(D)):
         if D[j] <= L:
             largest = max(largest, E[j])
     for j in block:
-        factor = later if E[j] < urgent * largest else min(max((E[j] / epsilon) ** 2, least), most)
-        if D[j] <= L and epsilon < E[j] <= within and steps >= factor * polished[j]:
+        factor = growth[1] if E[j] < urgent * largest else growth[0]
+        if D[j] <= L and E[j] > epsilon and steps >= factor * polished[j]:
             due[n] = j
             n += 1
     return due[:n]

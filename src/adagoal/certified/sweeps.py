@@ -79,37 +79,36 @@ def scatter_block(value_part, policy_part, order, block, values, policy):  # typ
             values[block[b], s], policy[block[b], s] = value_part[s, b], policy_part[s, b]
 
 
-@numba.njit(cache=True, nogil=True)
 def improve_lower_bounds(model, block, V, policy):  # type: ignore[no-untyped-def]
     """Raise V [S, B], with its greedy policy [S, B], by sweeps in alternating order (lemma 5).
 
     Both are changed in place. Sweeps end when they raise V by less than the tolerance.
     """
-    # Columns that fill up a block stand at the cap, so they never rise and never prolong the sweeps.
-    backwards, multiple = block.order[::-1].copy(), 1 if block.exact else N_LANES
-    wide, actions = _pad_columns(V, multiple, block.cap), _pad_columns(policy, multiple, 0)
-    for i in range(block.sweeps):
-        order = block.order if i % 2 == 0 else backwards
-        if lower_bound_sweep(order, model, block, wide, actions) < block.tolerance:
-            break
-    _copy_columns_back(wide, V)
-    _copy_columns_back(actions, policy)
-    return V, policy
+    return _repeat_sweeps(model, block, V, policy, True)
+
+
+def improve_upper_bounds(model, block, Y, policy):  # type: ignore[no-untyped-def]
+    """Lower Y [S, B], with the policy [S, B] that it holds for, in the same way (lemma 6)."""
+    return _repeat_sweeps(model, block, Y, policy, False)
 
 
 @numba.njit(cache=True, nogil=True)
-def improve_upper_bounds(model, block, Y, policy):  # type: ignore[no-untyped-def]
-    """Lower Y [S, B], with the policy [S, B] that it holds for, in the same way (lemma 6)."""
-    # A twin of improve_lower_bounds and not one function with the sweep as an argument: Numba does not cache those.
+def _repeat_sweeps(model, block, values, policy, lower):  # type: ignore[no-untyped-def]
+    # Columns that fill up a block stand at the cap or at 0, so they never move and never prolong the sweeps.
     backwards, multiple = block.order[::-1].copy(), 1 if block.exact else N_LANES
-    wide, actions = _pad_columns(Y, multiple, 0.0), _pad_columns(policy, multiple, 0)
+    wide, actions = _pad_columns(values, multiple, block.cap if lower else 0.0), _pad_columns(policy, multiple, 0)
     for i in range(block.sweeps):
         order = block.order if i % 2 == 0 else backwards
-        if upper_bound_sweep(order, model, block, wide, actions) < block.tolerance:
+        # A flag, and not the sweep as an argument: Numba does not cache functions of functions.
+        if lower:
+            change = lower_bound_sweep(order, model, block, wide, actions)
+        else:
+            change = upper_bound_sweep(order, model, block, wide, actions)
+        if change < block.tolerance:
             break
-    _copy_columns_back(wide, Y)
+    _copy_columns_back(wide, values)
     _copy_columns_back(actions, policy)
-    return Y, policy
+    return values, policy
 
 
 @numba.njit(cache=True, nogil=True)

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from adagoal.core.goal_space import GoalSpace
 from adagoal.core.linear_mixture import LinearMixture
-from adagoal.core.local_backup import LocalLowerBounds
+from adagoal.core.operators import LocalLowerBounds
 from adagoal.core.transition_data import TransitionCounts
 from adagoal.core.types import Actions, Floats, GridLayout, Longs, ObservedStates
 

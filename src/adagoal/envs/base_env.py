@@ -18,7 +18,7 @@ from adagoal.core.environment import ExplorationPlan
 from adagoal.core.errors import InputError
 from adagoal.core.file_formats import COUNT_SCHEMA, check_json_value, object_schema
 from adagoal.core.linear_mixture import LinearMixture
-from adagoal.core.local_backup import LocalLowerBounds, backup_state
+from adagoal.core.operators import LocalLowerBounds, backup_state
 from adagoal.core.transition_data import TransitionCounts, count_transition
 from adagoal.core.types import GridLayout, Longs, ObservedStates
 from adagoal.envs.assumption_tests import MarkovTests

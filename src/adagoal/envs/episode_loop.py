@@ -13,7 +13,7 @@ An episode starts with a goal column, drawn in proportion to its weight. It ends
 * the environment failed.
 
 The policy is a table of actions, or lower bounds that a backup raises at every visited state
-(:mod:`adagoal.core.local_backup`). Backups need the counts of this moment.
+(:mod:`adagoal.core.operators`). Backups need the counts of this moment.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ import numpy as np
 from numba.extending import overload, register_jitable
 
 from adagoal.core.environment import OTHER_GOALS, ExplorationPlan, RolloutOutcome
-from adagoal.core.local_backup import LocalLowerBounds, backup_state
+from adagoal.core.operators import LocalLowerBounds, backup_state
 from adagoal.core.transition_data import COUNTING_LOOP_OPTIONS, count_transition
 from adagoal.core.types import Bools, Floats, Ints, Longs
 

@@ -21,7 +21,7 @@ from adagoal.core.environment import ExplorationPlan, RolloutLimits, RolloutOutc
 from adagoal.core.errors import InputError, to_single_line
 from adagoal.core.file_formats import COUNT_SCHEMA, ArraySpec, check_arrays, check_json_value, object_schema
 from adagoal.core.goal_space import GoalSpace
-from adagoal.core.local_backup import LocalLowerBounds, greedy_action_table
+from adagoal.core.operators import LocalLowerBounds, greedy_action_table
 from adagoal.core.transition_data import TransitionCounts
 from adagoal.core.types import Bools, Floats, Longs, ObservedStates
 from adagoal.envs import episode_loop, observation_keys

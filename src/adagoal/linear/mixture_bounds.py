@@ -29,7 +29,7 @@ from adagoal.core.linear_mixture import LinearMixture
 from adagoal.core.transition_data import TransitionCounts
 from adagoal.core.types import Actions, Bools, Floats, Longs
 from adagoal.linear.mixture_counts import MixtureEstimates
-from adagoal.linear.region_learners import RegionLearner
+from adagoal.linear.region_learners import LikelihoodLearner, PooledLearner
 from adagoal.planning.mixture_sweeps import improve_mixture_bounds
 from adagoal.planning.model_arrays import MixtureBlock, TargetGoals
 
@@ -58,7 +58,7 @@ class MixtureBounds(MixtureEstimates, EstimatesPerGoal):
         self,
         mixture: LinearMixture,
         counts: TransitionCounts,
-        learner: RegionLearner,
+        learner: PooledLearner | LikelihoodLearner,
         L: float,
         epsilon: float,
         space: GoalSpace | None,

@@ -18,7 +18,7 @@ for all t with probability 1 - delta (Dirichlet(1/2) universal portfolio, Ville'
 from __future__ import annotations
 
 import math
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,33 +35,11 @@ from adagoal.planning.model_arrays import ThetaRegion
 LOG_BARRIER = 1e-3
 
 
-class RegionLearner(Protocol):
-    """A confidence region for theta that shrinks with the data."""
-
-    name: str
-    simplex: bool  # whether theta is assumed to lie in the simplex
-
-    def absorb_transitions(self, new: Longs, total: Longs, f: Floats) -> None:
-        """Add the transitions ``new`` [nnz] since the last call (``total``: all); f [S] was fixed before them."""
-
-    def confidence_region(self) -> ThetaRegion:
-        """Return the current region."""
-
-    def squared_radius(self) -> float:
-        """Square of the region's radius in the norm of the observed data."""
-
-    def learner_state(self) -> dict[str, NDArray[Any]]:
-        """Return arrays for a checkpoint."""
-
-    def restore_learner(self, arrays: dict[str, NDArray[Any]]) -> None:
-        """Restore a saved :meth:`learner_state`."""
-
-
-class PooledLearner(RegionLearner):
+class PooledLearner:
     """The regression for all goals."""
 
     name = "vtr-pooled"
-    simplex = False
+    simplex = False  # whether theta is assumed to lie in the simplex
 
     def __init__(self, mixture: LinearMixture, delta: float) -> None:
         self.mixture, self.delta = mixture, delta
@@ -74,7 +52,10 @@ class PooledLearner(RegionLearner):
         self.b = np.zeros(k)
 
     def absorb_transitions(self, new: Longs, total: Longs, f: Floats) -> None:
-        """Add one row per transition of ``new`` [nnz], with the function f [S] that was fixed before them."""
+        """Add one row per transition of ``new`` [nnz], with the function f [S] that was fixed before them.
+
+        ``total`` [nnz] are all transitions so far.
+        """
         m = self.mixture
         pairs = np.flatnonzero(m.sum_over_successors(new))
         if not len(pairs):
@@ -106,14 +87,16 @@ class PooledLearner(RegionLearner):
         return ThetaRegion(self.theta0 + self.N @ cho_solve(factor, self.b), np.ascontiguousarray(half.T), self.simplex)
 
     def squared_radius(self) -> float:
-        """beta^2."""
+        """beta^2: the square of the region's radius in the norm of the observed data."""
         growth = float(np.linalg.slogdet(self.Sigma / self.ridge)[1])
         return (math.sqrt(2.0 * math.log(1.0 / self.delta) + growth) + 1.0) ** 2
 
     def learner_state(self) -> dict[str, NDArray[Any]]:
+        """Return arrays for a checkpoint."""
         return {"Sigma": self.Sigma, "b": self.b}
 
     def restore_learner(self, arrays: dict[str, NDArray[Any]]) -> None:
+        """Restore a saved :meth:`learner_state`."""
         schema = {"Sigma": ArraySpec("float64", ("k", "k")), "b": ArraySpec("float64", ("k",))}
         check_arrays(schema, arrays, {"k": len(self.b)})
         # Raises a LinAlgError, which is a ValueError, if a forged matrix is not positive definite.
@@ -121,8 +104,8 @@ class PooledLearner(RegionLearner):
         self.Sigma, self.b = arrays["Sigma"], arrays["b"]
 
 
-class LikelihoodLearner(RegionLearner):
-    """The likelihood set."""
+class LikelihoodLearner:
+    """The likelihood set, with the interface of :class:`PooledLearner`."""
 
     name = "likelihood"
     simplex = True
@@ -159,10 +142,12 @@ class LikelihoodLearner(RegionLearner):
         return 2.0 * (math.log(1.0 / self.delta) + (d - 1) / 2 * math.log(t + 1.0) + math.log(2.0))
 
     def learner_state(self) -> dict[str, NDArray[Any]]:
+        """Return arrays for a checkpoint."""
         # With the maximiser: the next maximisation starts from this one, and a resumed run continues bit for bit.
         return {"c": self._c, "theta": self.theta}
 
     def restore_learner(self, arrays: dict[str, NDArray[Any]]) -> None:
+        """Restore a saved :meth:`learner_state`."""
         c, theta = self._c.shape, self.theta.shape
         check_arrays({"c": ArraySpec("float64", c, low=0), "theta": ArraySpec("float64", theta, low=0)}, arrays)
         # The maximisation starts here, and its barrier is infinite on the boundary.

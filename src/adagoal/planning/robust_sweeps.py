@@ -118,24 +118,19 @@ def robust_upper_sweep(order, model, block, Y, policy):  # type: ignore[no-untyp
 
 
 @numba.njit(cache=True, nogil=True)
-def improve_robust_lower_bounds(model, block, V, policy):  # type: ignore[no-untyped-def]
-    """Raise V [S, B], with its greedy policy [S, B], in place, by sweeps in alternating order.
+def improve_robust_bounds(model, block, values, policy, lower):  # type: ignore[no-untyped-def]
+    """Raise lower bounds [S, B] with their greedy policy [S, B], or lower upper bounds with the policy they hold for.
 
-    Sweeps end when they raise V by less than the tolerance.
+    Both are changed in place, by sweeps in alternating order, until a sweep changes less than the tolerance.
     """
     backwards = block.order[::-1].copy()
     for i in range(block.sweeps):
-        if robust_lower_sweep(block.order if i % 2 == 0 else backwards, model, block, V, policy) < block.tolerance:
+        order = block.order if i % 2 == 0 else backwards
+        # A flag, and not the sweep as an argument: Numba does not cache functions of functions.
+        if lower:
+            change = robust_lower_sweep(order, model, block, values, policy)
+        else:
+            change = robust_upper_sweep(order, model, block, values, policy)
+        if change < block.tolerance:
             break
-    return V, policy
-
-
-@numba.njit(cache=True, nogil=True)
-def improve_robust_upper_bounds(model, block, Y, policy):  # type: ignore[no-untyped-def]
-    """Lower Y [S, B], with the policy [S, B] that it holds for, in the same way."""
-    # A twin and not one function with the sweep as an argument: Numba does not cache those.
-    backwards = block.order[::-1].copy()
-    for i in range(block.sweeps):
-        if robust_upper_sweep(block.order if i % 2 == 0 else backwards, model, block, Y, policy) < block.tolerance:
-            break
-    return Y, policy
+    return values, policy

@@ -11,16 +11,58 @@ import math
 import numba
 import numpy as np
 
-from adagoal.planning.model_arrays import goal_holds_state
+from adagoal.core.types import Actions, Bools, Floats, Longs
+from adagoal.planning.model_arrays import TransitionKernel, goal_holds_state
 
 
-@numba.njit(cache=True, nogil=True)
-def solve_shortest_paths(kernel, usable, targets, precision, cap):  # type: ignore[no-untyped-def]
+def solve_shortest_paths(
+    kernel: TransitionKernel, usable: Bools, targets: Bools, precision: float, cap: float
+) -> tuple[Floats, Actions]:
     """Return V [B, S], from below, up to a residual of ``precision``, and its greedy policy [B, S]; targets [B, S].
 
         V = 0 on the targets,   V(s) = min{ cap, 1 + V(s0), min_a 1 + q(s, a) V }  elsewhere,
 
     over the *usable* [X] pairs, with q the rows of the kernel. The mass that a row lacks to one goes to the target.
+    """
+    zero = np.zeros(len(usable))
+    V, policy = _iterate_paths(kernel, usable, targets, zero + 1.0, zero, zero, precision, cap, 5000)
+    return V, policy
+
+
+def solve_visgo(
+    kernel: TransitionKernel,
+    usable: Bools,
+    targets: Bools,
+    n: Longs,
+    iota: Floats,
+    root: float,
+    flat: float,
+    precision: float,
+    cap: float,
+) -> tuple[Floats, Actions]:
+    """VISGO, value iteration with slight goal optimism (Tarbouriech et al. 2021), for LAE and VALAE.
+
+    Return V [B, S] and its greedy policy [B, S] for the usable pairs [X] and the targets [B, S]. With the empirical
+    rows p of n [X] samples each, and iota [X],
+
+        Q(s, a) = max{ 0, 1 + n/(n + 1) p V - max{ root sqrt(Var(p, V) iota / n), flat iota / n } },
+        V = 0 on the targets,   V(s) = min{ cap, 1 + V(s0), min_a Q(s, a) }  elsewhere.
+
+    The mass that n/(n + 1) removes goes to the goal. If ``flat`` is at least 2 root^2 times the largest V, the operator
+    is monotone (lemma C.2 of Cai et al. 2022), so values rise from zero to its fixed point in any order of states.
+    """
+    tries = np.maximum(n, 1)
+    rate = iota / tries
+    bonus = tries / (tries + 1.0), root**2 * rate, flat * rate
+    V, policy = _iterate_paths(kernel, usable, targets, *bonus, precision, cap, 20_000)
+    return V, policy
+
+
+@numba.njit(cache=True, nogil=True)
+def _iterate_paths(kernel, usable, targets, kept, weight, flat, precision, cap, sweeps):  # type: ignore[no-untyped-def]
+    """Return V [B, S] and its greedy policy [B, S] after at most this many sweeps from zero.
+
+    Q(s, a) = max{ 0, 1 + kept p V - max{ sqrt(weight Var(p, V)), flat } }; kept, weight and flat are [X].
     """
     n_sets, n_states = targets.shape
     n_actions = kernel.support.shape[0] // n_states
@@ -29,54 +71,10 @@ def solve_shortest_paths(kernel, usable, targets, precision, cap):  # type: igno
     for b in range(n_sets):
         V = values[b]
         # Values rise from zero, so they are optimistic if the sweeps end early.
-        for _ in range(5000):
+        for _ in range(sweeps):
             change = 0.0
             for s in range(n_states):
                 if targets[b, s]:
-                    continue
-                best, chosen = np.inf, n_actions
-                for a in range(n_actions):
-                    x = s * n_actions + a
-                    if usable[x]:
-                        q = 1.0
-                        for k in range(kernel.support[x]):
-                            q += kernel.p[x, k] * V[kernel.successor[x, k]]
-                        if q < best:
-                            best, chosen = q, a
-                # The reset is last and must be strictly better, so ties go to an action.
-                if 1.0 + V[kernel.start] < best:
-                    best, chosen = 1.0 + V[kernel.start], n_actions
-                best = min(best, cap)
-                change = max(change, best - V[s])
-                V[s], policy[b, s] = best, chosen
-            if change <= precision:
-                break
-    return values, policy
-
-
-@numba.njit(cache=True, nogil=True)
-def solve_visgo(kernel, n, iota, usable, goals, root, flat, precision, cap):  # type: ignore[no-untyped-def]
-    """VISGO, value iteration with slight goal optimism (Tarbouriech et al. 2021), for LAE and VALAE.
-
-    Return V [B, S], from below, up to a residual of ``precision``, and its greedy policy [B, S]. For the usable pairs
-    [X], with the empirical rows p of n [X] samples each, and iota [X],
-
-        Q(s, a) = max{ 0, 1 + n/(n + 1) p V - max{ root sqrt(Var(p, V) iota / n), flat iota / n } },
-        V(g) = 0,   V(s) = min{ cap, 1 + V(s0), min_a Q(s, a) }  elsewhere.
-
-    The mass that n/(n + 1) removes goes to the goal. If ``flat`` is at least 2 root^2 times the largest V, the operator
-    is monotone (lemma C.2 of Cai et al. 2022), so values rise from zero to its fixed point in any order of states.
-    """
-    n_sets, n_states = len(goals), len(kernel.terminal)
-    n_actions = kernel.support.shape[0] // n_states
-    values = np.zeros((n_sets, n_states))
-    policy = np.full((n_sets, n_states), n_actions, np.int16)
-    for b in range(n_sets):
-        V = values[b]
-        for _ in range(20_000):
-            change = 0.0
-            for s in range(n_states):
-                if s == goals[b]:
                     continue
                 best, chosen = np.inf, n_actions
                 for a in range(n_actions):
@@ -89,11 +87,11 @@ def solve_visgo(kernel, n, iota, usable, goals, root, flat, precision, cap):  # 
                         mean += kernel.p[x, k] * v
                         square += kernel.p[x, k] * v * v
                     # The clamp is for rounding: the variance of equal values may come out negative, and its root NaN.
-                    tries, rate = max(n[x], 1), iota[x] / max(n[x], 1)
-                    bonus = max(root * math.sqrt(max(square - mean * mean, 0.0) * rate), flat * rate)
-                    q = max(0.0, 1.0 + mean * tries / (tries + 1.0) - bonus)
+                    bonus = max(math.sqrt(weight[x] * max(square - mean * mean, 0.0)), flat[x])
+                    q = max(0.0, 1.0 + kept[x] * mean - bonus)
                     if q < best:
                         best, chosen = q, a
+                # The reset is last and must be strictly better, so ties go to an action.
                 if 1.0 + V[kernel.start] < best:
                     best, chosen = 1.0 + V[kernel.start], n_actions
                 best = min(best, cap)
