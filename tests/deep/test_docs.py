@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import re
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -120,17 +122,46 @@ def test_the_tutorial_that_trains() -> None:
     assert "".join(cell.output for cell in notebooks.play(stage.tutorials()[-1]))
 
 
-def test_the_site_is_built(played: dict[str, list[notebooks.Cell]], tmp_path: Path) -> None:
-    """From everything but the demo's report. Links and anchors that lead nowhere end the build."""
-    stage.stage(tmp_path / "build" / "docs", played)
-    (tmp_path / "build" / "docs" / "demo").mkdir()
-    (tmp_path / "build" / "docs" / "demo" / "report.html").write_text("<p>a report</p>")
-    (tmp_path / "zensical.toml").write_text((ROOT / "zensical.toml").read_text())
+@pytest.fixture(scope="module")
+def site(played: dict[str, list[notebooks.Cell]], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The site, from everything but the demo's report. Links and anchors that lead nowhere end the build."""
+    folder = tmp_path_factory.mktemp("site")
+    stage.stage(folder / "build" / "docs", played)
+    (folder / "build" / "docs" / "demo").mkdir()
+    (folder / "build" / "docs" / "demo" / "report.html").write_text("<p>a report</p>")
+    (folder / "zensical.toml").write_text((ROOT / "zensical.toml").read_text())
     command = [sys.executable, "-m", "zensical", "build", "--strict"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
-    pages = sorted((tmp_path / "site").rglob("*.html"))
+    return folder / "site"
+
+
+def test_the_site_loads_nothing_from_elsewhere(site: Path) -> None:
+    pages = sorted(site.rglob("*.html"))
     assert len(pages) > 20
     for page in pages:
         loaded = re.findall(r'<(?:script|link|img|iframe)[^>]+(?:src|href)="?(https?://[^"> ]+)', page.read_text())
         assert not loaded, f"{page.name} loads {loaded} from elsewhere"
+
+
+FIRST_FOUND = {
+    "install": "install.html",
+    "pandas": "guide.html#read-results-with-pandas",
+    "resume": "guide.html#resume-an-interrupted-run",
+    "my own environment": "environments.html",
+    "my own goals": "goals.html",
+    "report": "guide.html#report",
+    "workers": "large.html#slow-environments-several-workers",
+    "PRISM": "models.html#prism-jani-drn-and-umb",
+    "Stable-Baselines3": "sb3.html",
+    "symbols": "theory.html#symbols",
+    "lemma 12": "theory-sharper.html#lemma-12-hops",
+    "ray cluster": "experiments.html#on-a-cluster",
+}
+
+
+@pytest.mark.skipif(shutil.which("node") is None, reason="needs Node")
+def test_the_search_finds_the_right_page_first(site: Path) -> None:
+    command = ["node", ROOT / "docs" / "tools" / "search.mjs", site, *FIRST_FOUND]
+    found = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+    assert {query: next(iter(pages), None) for query, pages in found.items()} == FIRST_FOUND
