@@ -174,7 +174,10 @@ def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         (["chain", "--methods", "certified,ucbvi:x=1"], "--methods: ucbvi has no argument 'x'"),
         (["chain", "--methods", "certified,likelihood"], "--methods: chain is not a linear mixture"),
         (["chain", "--methods", "certified,disco:constants=half"], "--constants"),
-        (["chain", "--constants", "paper"], "--constants: works with ucbexplore, disco, valae, lae, gosprl, bpi-ucbvi"),
+        (
+            ["chain", "--constants", "paper"],
+            "methods that take constants: ucbexplore, disco, valae, lae, gosprl, bpi-ucbvi",
+        ),
     ],
 )
 def test_bad_input(arguments: list[str], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -4,20 +4,26 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 import shutil
 import subprocess
 import sys
 import tomllib
 from pathlib import Path
 
+import click
 import pytest
 
+from adagoal.cli.main import cli
+
 ROOT = Path(__file__).parents[2]
-sys.path.insert(0, str(ROOT / "docs" / "tools"))
+sys.path[:0] = [str(ROOT / "docs" / "tools"), str(ROOT)]
 
 import mathematics  # noqa: E402
 import notebooks  # noqa: E402
 import stage  # noqa: E402
+
+from experiments.catalogue import CATALOGUE  # noqa: E402
 
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("docs/learn/*.py")])
 CODE = re.compile(r"^(```+).*?^\1|`[^`\n]+`", re.S | re.M)
@@ -72,6 +78,50 @@ def test_lemmas_name_functions_and_tests_that_exist() -> None:
                     assert re.search(rf"^ *(def|class) {name}\b", source, re.M), f"{page.name}: {path} {names}"
                     seen += 1
     assert seen > 80
+
+
+def commands(page: Path) -> list[list[str]]:
+    """The words of every command in the blocks of a page that begin with a prompt."""
+    blocks = re.findall(r"^```console\n(.*?)^```", text(page), re.S | re.M)
+    lines = [line for block in blocks for line in block.splitlines() if line.startswith("$ ")]
+    return [shlex.split(line.removeprefix("$ "), comments=True) for line in lines]
+
+
+def options(command: click.Command) -> set[str]:
+    return {name for parameter in command.params for name in (*parameter.opts, *parameter.secondary_opts)}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_command_can_be_typed(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Commands in blocks are parsed; those in a sentence may have placeholders, and only their options are checked."""
+    monkeypatch.chdir(tmp_path)
+    for program, *words in commands(page):
+        for word in words:
+            if word.startswith("runs/"):
+                (tmp_path / word).mkdir(parents=True, exist_ok=True)
+        if program == "adagoal" and words:
+            context = click.Context(cli, info_name="adagoal")
+            name, command, rest = cli.resolve_command(context, words)
+            assert command is not None
+            command.make_context(name, rest, parent=context, resilient_parsing="--help" in rest)
+        elif program == "python" and words[0].endswith(".py"):
+            source = (ROOT / words[0]).read_text()
+            flags = [word for word in words[1:] if word.startswith("--")]
+            assert not [flag for flag in flags if f'"{flag}"' not in source], words
+        elif program == "python" and words[:2] == ["-m", "experiments"]:
+            assert not words[2:] or words[2] in CATALOGUE, words
+        elif program == "make":
+            for target in words:
+                assert "=" in target or re.search(rf"^{target}:", (ROOT / "Makefile").read_text(), re.M), words
+    for name, rest in re.findall(r"`adagoal (\w+)([^`]*)`", text(page)):
+        command = cli.get_command(click.Context(cli), name)
+        assert command is not None, name
+        flags = re.findall(r"(?<!\S)--[a-z][\w-]*", rest)
+        assert set(flags) <= options(command) | {"--help", "--help-all"}, f"adagoal {name}{rest}"
+    for name in re.findall(r"`python -m experiments ([a-z]\w*)", text(page)):
+        assert name in CATALOGUE, name
+    for file in re.findall(r"`python (benchmarks/\w+\.py)", text(page)):
+        assert (ROOT / file).exists(), file
 
 
 def test_links_to_classes_lead_to_their_files() -> None:
