@@ -250,7 +250,7 @@ def test_folder_that_is_none(capsys: pytest.CaptureFixture[str], tmp_path: Path)
 def test_another_run_is_not_overwritten(done: Path, capsys: pytest.CaptureFixture[str]) -> None:
     before = (done / "result.json").read_bytes()
     assert run_command_line([*SMALL, "--out", str(done), "--seed", "1"]) == 2
-    assert "(seed differ)" in one_line(capsys)
+    assert "holds a run with another seed" in one_line(capsys)
     assert (done / "result.json").read_bytes() == before
 
 

@@ -176,11 +176,14 @@ def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         (["chain", "chain", "--radius", "5,6"], "ENV: chain is given 2 times"),
         (["chain", "--out", __file__], "--out"),
         (["chain", "--goal", "99"], "--goal"),
-        (["chain", "--methods", "certified,bpi-ucbvi"], "--methods: bpi-ucbvi is for one goal"),
+        (["chain", "--methods", "certified,bpi-ucbvi"], "--methods: bpi-ucbvi takes exactly one goal"),
         (["chain", "--methods", "certified,ucbvi:x=1"], "--methods: ucbvi has no argument 'x'"),
         (["chain", "--methods", "certified,likelihood"], "--methods: chain is not a linear mixture"),
         (["chain", "--methods", "certified,disco:constants=half"], "--constants"),
-        (["chain", "--constants", "paper"], "--constants: works with ucbexplore, disco, valae, lae, gosprl, bpi-ucbvi"),
+        (
+            ["chain", "--constants", "paper"],
+            "methods that take constants: ucbexplore, disco, valae, lae, gosprl, bpi-ucbvi",
+        ),
     ],
 )
 def test_bad_input(arguments: list[str], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -258,7 +261,7 @@ def test_what_a_killed_comparison_left_unfinished_is_removed(tmp_path: Path, mon
 
 
 def test_world_without_a_model() -> None:
-    with pytest.raises(InputError, match="no exact model"):
+    with pytest.raises(InputError, match="the exact model of"):
         method_comparison.build_settings({"MiniGrid-Empty-5x5-v0": {"radius": 5.0}}, ["certified"], ["adagoal"], 1)
 
 

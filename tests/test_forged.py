@@ -122,11 +122,11 @@ def test_overwrite_replaces_the_old_run_with_the_first_checkpoint_of_the_new_one
 
 
 def test_python_does_not_lose_another_run_either(runs: dict[str, Path]) -> None:
-    with pytest.raises(adagoal.InputError, match=r"out: .* holds another run \(env_args, radius differ\)"):
+    with pytest.raises(adagoal.InputError, match=r"out: .* holds a run with another env_args and radius"):
         adagoal.explore("chain", 3, out=runs["certified"])
-    with pytest.raises(adagoal.InputError, match=r"out: .* holds this run, unfinished; use adagoal resume"):
+    with pytest.raises(adagoal.InputError, match=r"out: .* holds this run, unfinished; resume it with adagoal resume"):
         adagoal.explore(**SETTINGS["auto"], out=runs["auto"])
-    with pytest.raises(adagoal.InputError, match="holds another run"):
+    with pytest.raises(adagoal.InputError, match="holds a run with another"):
         adagoal.explore("chain", 3).save(runs["certified"])
     result = adagoal.load(runs["certified"])
     assert result.save(runs["certified"]) == runs["certified"]

@@ -64,7 +64,7 @@ def flip():
         (lambda label: label.no_such, "the function raised AttributeError"),
         (lambda label: [1, 2], "a function of observations returns a number, a text, a tuple of them, or None; got li"),
         (lambda label: 1 if label[1] == "0" else "1", "the values '1' and 1 are written the same way"),
-        (flip(), r"the same observation belongs to \['0'\] at first and not the second time"),
+        (flip(), r"the same observation belonged to \['0'\] in one call and not in the next"),
         (lambda label: None, "no state belongs to any of the goals"),
         ({"door": lambda label: False}, "no state belongs to any of the goals"),
         ("keys:0", r"goal_keys: an observation such as '\(0, 0\)' has no entries: it is one str"),

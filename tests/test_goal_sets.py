@@ -168,7 +168,7 @@ def test_a_run_does_not_go_on_with_other_goals(tmp_path):
         InputError, match="goals of the run are functions of the program that started it; give them again"
     ):
         adagoal.resume(tmp_path, env=ModelEnv(mdp))
-    with pytest.raises(InputError, match="not those of the run: they hold other states"):
+    with pytest.raises(InputError, match="not the goals of the run: they have other states"):
         adagoal.resume(tmp_path, env=ModelEnv(mdp), goals=lambda state: state % 3)
     with pytest.raises(InputError, match="must be the goals of the run"):
         adagoal.resume(tmp_path, env=ModelEnv(mdp), goals=[1, 2])

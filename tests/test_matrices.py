@@ -130,11 +130,11 @@ def broken(place, value):
         ),
         (
             lambda: adagoal.Model.from_sparse(sparse.eye(5, format="csr")),
-            "P: must be a list of sparse matrices, one [S, S] per action, also if there is one",
+            "P: must be a list of sparse matrices, one [S, S] per action, even for one action",
         ),
         (
             lambda: adagoal.explore(sparse.eye(5, format="csr"), 4, terminal=[4]),
-            "P: must be a list of sparse matrices, one [S, S] per action, also if there is one",
+            "P: must be a list of sparse matrices, one [S, S] per action, even for one action",
         ),
         (lambda: adagoal.Model.from_sparse([]), "P: must be a list of sparse matrices"),
         (lambda: adagoal.Model.from_sparse([P[:, 0]]), "P: must be a list of sparse matrices"),

@@ -118,7 +118,7 @@ def test_act_takes_what_the_environment_returns(tmp_path, found):
     else:
         with pytest.raises(InputError, match="observation 17 is not in"):
             result.policy(1).act(17)
-        with pytest.raises(InputError, match="this is no observation of the environment"):
+        with pytest.raises(InputError, match="this is not an observation of the environment"):
             result.policy(1).act("left")
 
 

@@ -222,6 +222,6 @@ def test_a_link_in_place_of_the_data_folder_is_not_followed(tmp_path):
     shutil.move(run / CHECKPOINTS_FOLDER, other)
     (other / "notes-000001.txt").write_text("years of work")
     (run / CHECKPOINTS_FOLDER).symlink_to(other)
-    with pytest.raises(InputError, match="a link, where the run's own folder should be"), open_locked_folder(run, KIND):
+    with pytest.raises(InputError, match="is a symbolic link"), open_locked_folder(run, KIND):
         pass
     assert (other / "notes-000001.txt").exists()

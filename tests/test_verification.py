@@ -1,4 +1,4 @@
-"""Verification formats: programs in, interval MDPs out; and the examples of two pages of docs, as they stand there."""
+"""Verification formats: programs in, interval MDPs out; and the examples of docs/models.md, as they stand there."""
 
 import importlib.util
 import json
@@ -21,7 +21,7 @@ storm_missing = importlib.util.find_spec("stormpy") is None
 needs_storm = pytest.mark.skipif(storm_missing, reason="stormpy is not installed (the extra storm)")
 
 DOCS = Path(__file__).parents[1] / "docs"
-PAGE = "".join((DOCS / name).read_text() for name in ("models.md", "model-checkers.md"))
+PAGE = (DOCS / "models.md").read_text()
 BLOCKS = re.findall(r"(<!-- needs storm -->\n)?```(python|console|prism)\n(.*?)```", PAGE, re.S)
 WALK = next(text for _, kind, text in BLOCKS if kind == "prism")
 

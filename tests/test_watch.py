@@ -105,7 +105,7 @@ def test_nothing_to_show_yet_is_said(tmp_path: Path) -> None:
     with serve_report(LiveRunSource(tmp_path)) as address:
         status, page, _ = ask(address)
         assert status == 503
-        assert b"the run has not begun" in page
+        assert b"the run has not started yet" in page
         port = int(address.split(":")[2].split("/")[0])
         with (
             pytest.raises(InputError, match=f"port: {port} cannot be used"),

@@ -33,6 +33,6 @@ def _replaced(match: re.Match[str]) -> str:
 
 def _spaced(formula: str) -> str:
     """In one line, with the spaces around functions that TeX would make, and := in one piece."""
-    line = " ".join(formula.split()).replace(":=", "≔")
+    line = " ".join(formula.split()).replace(":=", r"\; ≔ \;")
     line = re.sub(r"(?<=[\w})\]])\s*\\(ln|exp)\b", r" \\, \\\1", line)
     return re.sub(r"\\ln\s+(?=[\w\\])", r"\\ln \\, ", line)

@@ -165,7 +165,7 @@ def discover(known: GoalInfo, alpha: float = 1.0, beta: float = 1.0) -> Floats:
     against a published summary of the paper (arXiv 2505.19850), not against its code.
     """
     if known.onward_D is None or known.onward_E is None:
-        text = "discover needs a target, which deep training has and an exploration has not"
+        text = "discover needs a target, which only training has; choose another rule"
         raise InputError(text, name="goal_rule")
     candidates = known.eligible & achieved_goals(known)
     score = alpha * known.E - known.D + beta * (alpha * known.onward_E - known.onward_D)

@@ -233,7 +233,7 @@ def apply_constants(constants: str | None, choices: Sequence[tuple[str, dict[str
     if not any(takes_them):
         able = ", ".join(name for name in METHODS if "constants" in accepted_arguments(name))
         chosen = ", ".join(":".join([method, *given]) for method, given in choices)
-        raise InputError(f"works with {able}, if these are given no constants of their own; got {chosen}", "constants")
+        raise InputError(f"none of {chosen} uses them; methods that take constants: {able}", "constants")
     return [
         {**given, "constants": constants} if takes else given
         for (_, given), takes in zip(choices, takes_them, strict=True)

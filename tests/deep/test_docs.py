@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
+import json
 import re
+import shlex
+import shutil
 import subprocess
 import sys
 import tomllib
 from pathlib import Path
 
+import click
 import pytest
 
+from adagoal.cli.main import cli
+
 ROOT = Path(__file__).parents[2]
-sys.path.insert(0, str(ROOT / "docs" / "tools"))
+sys.path[:0] = [str(ROOT / "docs" / "tools"), str(ROOT)]
 
 import mathematics  # noqa: E402
 import notebooks  # noqa: E402
 import stage  # noqa: E402
+
+from experiments.catalogue import CATALOGUE  # noqa: E402
 
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("docs/learn/*.py")])
 CODE = re.compile(r"^(```+).*?^\1|`[^`\n]+`", re.S | re.M)
@@ -72,6 +80,50 @@ def test_lemmas_name_functions_and_tests_that_exist() -> None:
     assert seen > 80
 
 
+def commands(page: Path) -> list[list[str]]:
+    """The words of every command in the blocks of a page that begin with a prompt."""
+    blocks = re.findall(r"^```console\n(.*?)^```", text(page), re.S | re.M)
+    lines = [line for block in blocks for line in block.splitlines() if line.startswith("$ ")]
+    return [shlex.split(line.removeprefix("$ "), comments=True) for line in lines]
+
+
+def options(command: click.Command) -> set[str]:
+    return {name for parameter in command.params for name in (*parameter.opts, *parameter.secondary_opts)}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_command_can_be_typed(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Commands in blocks are parsed; those in a sentence may have placeholders, and only their options are checked."""
+    monkeypatch.chdir(tmp_path)
+    for program, *words in commands(page):
+        for word in words:
+            if word.startswith("runs/"):
+                (tmp_path / word).mkdir(parents=True, exist_ok=True)
+        if program == "adagoal" and words:
+            context = click.Context(cli, info_name="adagoal")
+            name, command, rest = cli.resolve_command(context, words)
+            assert command is not None
+            command.make_context(name, rest, parent=context, resilient_parsing="--help" in rest)
+        elif program == "python" and words[0].endswith(".py"):
+            source = (ROOT / words[0]).read_text()
+            flags = [word for word in words[1:] if word.startswith("--")]
+            assert not [flag for flag in flags if f'"{flag}"' not in source], words
+        elif program == "python" and words[:2] == ["-m", "experiments"]:
+            assert not words[2:] or words[2] in CATALOGUE, words
+        elif program == "make":
+            for target in words:
+                assert "=" in target or re.search(rf"^{target}:", (ROOT / "Makefile").read_text(), re.M), words
+    for name, rest in re.findall(r"`adagoal (\w+)([^`]*)`", text(page)):
+        command = cli.get_command(click.Context(cli), name)
+        assert command is not None, name
+        flags = re.findall(r"(?<!\S)--[a-z][\w-]*", rest)
+        assert set(flags) <= options(command) | {"--help", "--help-all"}, f"adagoal {name}{rest}"
+    for name in re.findall(r"`python -m experiments ([a-z]\w*)", text(page)):
+        assert name in CATALOGUE, name
+    for file in re.findall(r"`python (benchmarks/\w+\.py)", text(page)):
+        assert (ROOT / file).exists(), file
+
+
 def test_links_to_classes_lead_to_their_files() -> None:
     links = [(page, *link) for page in PAGES for link in re.findall(r"\[`([A-Z]\w+)`\]\(([^)]+\.py)\)", text(page))]
     assert links
@@ -120,17 +172,46 @@ def test_the_tutorial_that_trains() -> None:
     assert "".join(cell.output for cell in notebooks.play(stage.tutorials()[-1]))
 
 
-def test_the_site_is_built(played: dict[str, list[notebooks.Cell]], tmp_path: Path) -> None:
-    """From everything but the demo's report. Links and anchors that lead nowhere end the build."""
-    stage.stage(tmp_path / "build" / "docs", played)
-    (tmp_path / "build" / "docs" / "demo").mkdir()
-    (tmp_path / "build" / "docs" / "demo" / "report.html").write_text("<p>a report</p>")
-    (tmp_path / "zensical.toml").write_text((ROOT / "zensical.toml").read_text())
+@pytest.fixture(scope="module")
+def site(played: dict[str, list[notebooks.Cell]], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The site, from everything but the demo's report. Links and anchors that lead nowhere end the build."""
+    folder = tmp_path_factory.mktemp("site")
+    stage.stage(folder / "build" / "docs", played)
+    (folder / "build" / "docs" / "demo").mkdir()
+    (folder / "build" / "docs" / "demo" / "report.html").write_text("<p>a report</p>")
+    (folder / "zensical.toml").write_text((ROOT / "zensical.toml").read_text())
     command = [sys.executable, "-m", "zensical", "build", "--strict"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
-    pages = sorted((tmp_path / "site").rglob("*.html"))
+    return folder / "site"
+
+
+def test_the_site_loads_nothing_from_elsewhere(site: Path) -> None:
+    pages = sorted(site.rglob("*.html"))
     assert len(pages) > 20
     for page in pages:
         loaded = re.findall(r'<(?:script|link|img|iframe)[^>]+(?:src|href)="?(https?://[^"> ]+)', page.read_text())
         assert not loaded, f"{page.name} loads {loaded} from elsewhere"
+
+
+FIRST_FOUND = {
+    "install": "install.html",
+    "pandas": "guide.html#read-results-with-pandas",
+    "resume": "guide.html#resume-an-interrupted-run",
+    "my own environment": "environments.html",
+    "my own goals": "goals.html",
+    "report": "guide.html#report",
+    "workers": "large.html#slow-environments-several-workers",
+    "PRISM": "models.html#prism-jani-drn-and-umb",
+    "Stable-Baselines3": "sb3.html",
+    "symbols": "theory.html#symbols",
+    "lemma 12": "theory-sharper.html#lemma-12-hops",
+    "ray cluster": "experiments.html#on-a-cluster",
+}
+
+
+@pytest.mark.skipif(shutil.which("node") is None, reason="needs Node")
+def test_the_search_finds_the_right_page_first(site: Path) -> None:
+    command = ["node", ROOT / "docs" / "tools" / "search.mjs", site, *FIRST_FOUND]
+    found = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+    assert {query: next(iter(pages), None) for query, pages in found.items()} == FIRST_FOUND

@@ -172,7 +172,7 @@ def test_a_training_is_watched_from_its_folder(trained: Path) -> None:
     assert not facts["running"]
     assert "Finished" in facts["html"]["words"]
     assert arrays["chosen"].shape[1:] == (CONFIG.episodes, 2)
-    with pytest.raises(InputError, match="only explorations have goals with numbers"):
+    with pytest.raises(InputError, match="goal: works for explorations only"):
         source.pack_policy(0)
 
 

@@ -274,7 +274,7 @@ def test_another_environment_of_the_same_name_is_not_the_runs(tmp_path: Path) ->
             lambda env: evaluate(tmp_path, env=env, episodes=1),
             lambda env: adagoal.certify(tmp_path, env=env, radius=5, workers=1),
         ):
-            with pytest.raises(InputError, match=f"^env: object:PointMass is not that of the run: {words}"):
+            with pytest.raises(InputError, match=f"^env: object:PointMass is not the environment of the run: {words}"):
                 use(env)
     assert evaluate(tmp_path, env=other(), episodes=1).goals.shape == (1, 2)
     assert adagoal.load(tmp_path).policy.success == stopped.policy.success

@@ -217,7 +217,7 @@ def _check_named_env(check: Check, name: str, options: CheckOptions) -> None:
 def _check_model(check: Check, model: TabularMDP, options: CheckOptions) -> None:
     check.env = to_single_line(model.name, 200)
     if options.set_goal is not None:
-        raise InputError("is for goal-conditioned environments with continuous actions", "set_goal")
+        raise InputError("works for goal-conditioned environments with continuous actions only", "set_goal")
     env, _ = registry.make_single_env(model, *options[:4])
     assert isinstance(env, ModelSimulator)
     _record_model_properties(check, env, fixed_start=True)
@@ -239,7 +239,7 @@ def _check_env_object(check: Check, named: Any, env: Any, options: CheckOptions)
         _check_training_env(check, named, options)
         return
     if options.set_goal is not None:
-        raise InputError("is for goal-conditioned environments with continuous actions", "set_goal")
+        raise InputError("works for goal-conditioned environments with continuous actions only", "set_goal")
     if not isinstance(env, gymnasium.Env):
         text = f"must be a name, a file, a matrix, a Model or a Gymnasium environment, not {type(env).__name__}"
         raise InputError(text, "env")

@@ -180,14 +180,14 @@ def _find_same_run(folder: RunFolder, session: ExplorationSession, own_rule: boo
     setting, model = session.setting, model_sources.find_user_model(session.run.env)
     if not refuse_different_run(folder.saved_run, setting, model):
         command = f"adagoal resume {quote(str(folder.path))}"
-        raise InputError(f"{folder.path} holds this run, unfinished; use {command}, or overwrite it", "out")
+        raise InputError(f"{folder.path} holds this run, unfinished; resume it with {command}, or overwrite it", "out")
     incomparable = {
         "an environment object": setting.env.startswith(OBJECT_ENV_PREFIX) and model is None,
         "goals that are functions": not {"function", "predicates"}.isdisjoint(setting.goal_sets or ()),
         "a goal rule that is a function": own_rule,
     }
     if names := [name for name, given in incomparable.items() if given]:
-        text = f"{folder.path} holds a finished run with {names[0]}, perhaps another one; give another folder"
+        text = f"{folder.path} holds a finished run with {names[0]}, which may differ; give another folder"
         raise InputError(f"{text}, or overwrite it", "out")
     names_file = "path" in setting.env_args or is_file_spec(setting.goal_rule) or "file" in (setting.goal_sets or ())
     # a model was compared above, whatever its name
@@ -358,7 +358,7 @@ def audit(result: Result, env: EnvOverride = None, *, trust: bool = False) -> Au
     )
     if model is None:
         name = setting.env if env is None else env
-        raise InputError(f"audit: no exact model is known of {name}; it takes a built-in or a toy-text environment")
+        raise InputError(f"audit: the exact model of {name} is not known; use a built-in or a toy-text environment")
     sizes = result.arrays["policy"].shape[2], result.reset_action
     if sizes != (model.n_states, model.n_actions) and result.goals:
         raise InputError(

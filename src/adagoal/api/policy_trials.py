@@ -139,7 +139,7 @@ def _make_new_env(
     made, _ = registry.make_single_env(source, arguments, setting.start_seed, setting.max_states, step_timeout)
     # States that are numbered as they are found would get other numbers than in the policy.
     if made.initial_states != made.state_bound:
-        text = f"the states of {made.name} have their numbers from the run: give the folder of the run"
+        text = f"the states of {made.name} are numbered by the run; give the folder of the run, not its result"
         raise InputError(text, "run")
     return made, TransitionCounts(made.initial_states, made.n_actions, made.start)
 

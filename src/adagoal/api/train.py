@@ -120,7 +120,7 @@ def train(
         if callable(goal_rule):
             # Counts per goal exist for finite goals only.
             if missing := goal_rules.required_fields(goal_rule, KNOWN_GOAL_FIELDS) - DECLARABLE_GOAL_FIELDS:
-                text = f"needs {', '.join(sorted(missing))}, which is counted goal by goal; deep goals are continuous"
+                text = f"needs {', '.join(sorted(missing))}, which continuous goals do not have; choose another rule"
                 raise InputError(text, name="goal_rule")
             goal_rule = FUNCTION_RULE_PREFIX + getattr(goal_rule, "__name__", "custom")
         source = EnvSource.from_argument(env, set_goal)
@@ -169,9 +169,9 @@ def _check_claim_arguments(
     if until not in (None, "certified"):
         raise InputError(f"must be 'certified', got {until!r}", "until")
     if given and until is None:
-        raise InputError("is for training until certified", min(given))
+        raise InputError("works only in training until certified; leave it out", min(given))
     if n_runs > 1 and until is not None:
-        raise InputError("one run at a time can be certified", "seeds")
+        raise InputError("training until certified takes one seed at a time; leave seeds out", "seeds")
     if until is not None and out is None:
-        raise InputError("training until certified needs a folder", "out")
+        raise InputError("missing; training until certified needs a folder", "out")
     return given

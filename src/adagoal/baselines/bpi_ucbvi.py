@@ -50,7 +50,7 @@ class BPI(BonusEstimates):
         H: int | None = None,
     ) -> None:
         if len(space.goal_numbers) != 1:
-            raise InputError("bpi-ucbvi is for one goal", name="method")
+            raise InputError("bpi-ucbvi takes exactly one goal; give one", name="method")
         stages = planning_horizon(L, epsilon, "literal") if H is None else H
         super().__init__(counts, L, epsilon, space, stages)
         self.delta, self.c = delta, parse_constants(constants)

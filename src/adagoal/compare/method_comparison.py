@@ -151,7 +151,9 @@ def comparison_report(outcomes: Sequence[RunOutcome], options: ExperimentOptions
 def _require_known_model(env: str, env_args: Mapping[str, Any]) -> TabularMDP:
     model = registry.make_exact_model(env, env_args, None)
     if model is None:
-        raise InputError(f"no exact model of {env} is known, so its runs cannot be audited", name="env")
+        raise InputError(
+            f"the exact model of {env} is not known, so runs cannot be audited; choose another", name="env"
+        )
     return model
 
 
@@ -183,7 +185,7 @@ class ComparisonFolderSource(ReportSource):
         return self.current_page().pack_data(running=self.is_running(), stops=False)  # without a stop button
 
     def request_stop(self) -> None:
-        raise InputError("a comparison is stopped by Ctrl-C, and the same command continues it")
+        raise InputError("a comparison cannot be stopped from its page; press Ctrl-C in its terminal")
 
     def _list_outcome_files(self) -> list[Path]:
         return sorted((self.folder / "cells").glob("*.json"))

@@ -301,4 +301,4 @@ def _acquire_lock(folder: Path, handle: int) -> None:
     except OSError:
         is_ours = True  # a file system without locks
     if not is_ours:
-        raise InputError(f"{folder}: another run is writing there")
+        raise InputError(f"{folder}: another run is writing there; wait for it, or give another folder")

@@ -108,7 +108,7 @@ class GoalSpace:
         # The proofs need a fixed function V*_g for every goal. A random or stateful labeler has none, and a second call
         # detects most of them.
         if self._labeler(state, observation, label) != goals:
-            raise InputError(f"the same observation belongs to {goals} at first and not the second time", "goals")
+            raise InputError(f"the same observation belonged to {goals} in one call and not in the next", "goals")
         self.grow_states(state + 1)
         for name in goals:
             if name not in self._number_of_name:
@@ -176,7 +176,7 @@ class GoalSpace:
         # Before all states are added, a row may still lack goals, but it must not have others than the checkpoint.
         same = all(new == old if self._is_final else new <= old for new, old in rows)
         if names[: len(self.names)] != self.names or not same:
-            raise InputError("the goals are not those of the run: they hold other states", "goals")
+            raise InputError("these are not the goals of the run: they have other states", "goals")
         self.names, self.goals_of_states = list(names), at
         self._number_of_name = {name: number for number, name in enumerate(names)}
 
@@ -218,7 +218,7 @@ class ValueLabeler:
         name = value if isinstance(value, str) else repr(value)
         # For instance 1 and "1". Goals are identified by name, so they would become one goal.
         if (other := self._value_of_name.setdefault(name, value)) != value:
-            text = f"the values {value!r} and {other!r} are written the same way, so they name one goal"
+            text = f"the values {value!r} and {other!r} are written the same way; return values with different texts"
             raise InputError(text, "goals")
         return [name]
 

@@ -141,7 +141,7 @@ class Config:
         """Refuse a goal rule that does not exist, or that needs fields which continuous goals do not have."""
         if not self.required_fields <= DECLARABLE_GOAL_FIELDS:
             missing = ", ".join(sorted(self.required_fields - DECLARABLE_GOAL_FIELDS))
-            text = f"{self.rule_name} needs {missing}, which is counted for each goal; deep goals are continuous"
+            text = f"{self.rule_name} needs {missing}, which continuous goals do not have; choose another rule"
             raise InputError(text, name="goal_rule")
 
     def resolve_for_horizon(self, T: int, fetch: bool = False) -> Config:

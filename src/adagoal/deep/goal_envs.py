@@ -78,7 +78,7 @@ class EnvDimensions:
             if np.shape(before) != np.shape(now) or not np.allclose(before, now, rtol=1e-3, atol=0.0):
                 new, old = (" ".join(f"{x:.4g}" for x in np.ravel(numbers)[:8]) for numbers in (now, before))
                 found = f"{self.fact_descriptions[entry]} is {new}, and was {old}"
-                raise InputError(f"{env_name} is not that of the run: {found}", name="env")
+                raise InputError(f"{env_name} is not the environment of the run: {found}", name="env")
 
 
 class EpisodeEnd(IntEnum):

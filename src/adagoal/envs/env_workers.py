@@ -220,7 +220,7 @@ class WorkerPool:
         self.properties, *others = self._start_workers(self._workers)
         if not all(_properties_agree(self.properties, other) for other in others):
             self.close()
-            raise InputError(f"the copies of {name} differ: they start in different states", "workers")
+            raise InputError(f"the copies of {name} start in different states; use one worker", "workers")
         self.state_unknown = [False] * len(makers)
         self.seed: int | None = None  # of the run; None before the first rollout
         self.restart_counts = [0] * len(makers)

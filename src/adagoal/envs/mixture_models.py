@@ -323,6 +323,6 @@ def _require_exact_model(env: MixtureCandidate, which: str) -> TabularMDP:
 
     model = env if isinstance(env, TabularMDP) else registry.make_exact_model(env, {}, None)
     if model is None:
-        text = f"mixture: no exact model is known of {which}, {env}; it takes built-in or toy-text environments"
+        text = f"mixture: the exact model of {which}, {env}, is not known; use built-in or toy-text environments"
         raise InputError(text)
     return model

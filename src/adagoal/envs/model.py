@@ -135,7 +135,7 @@ class TabularMDP:
         from scipy import sparse
 
         if not isinstance(P, Sequence) or len(P) == 0 or not all(sparse.issparse(p) for p in P):
-            raise InputError("must be a list of sparse matrices, one [S, S] per action, also if there is one", "P")
+            raise InputError("must be a list of sparse matrices, one [S, S] per action, even for one action", "P")
         n_states, n_actions = P[0].shape[0], len(P)
         for action, p in enumerate(P):
             if p.shape != (n_states, n_states):

@@ -99,12 +99,12 @@ def make_env(
         text = "an environment object cannot be sent to other processes; give its name, or a gymnasium.vector of it"
         raise InputError(text, "workers")
     elif env in MODEL_BUILDERS or model_sources.model_from_argument(env, env_args) is not None:
-        raise InputError(f"{env} is simulated from its model, faster than several processes would be", "workers")
+        raise InputError(f"{env} is simulated from its model and needs no workers; leave workers out", "workers")
     else:
         name, first = env, make_gym_env(env, env_args)
         makers = [functools.partial(make_gym_env, env, dict(env_args))] * workers
     if step_timeout is not None:
-        raise InputError("is for a single worker", "step_timeout")
+        raise InputError("works with one worker only; leave one of the two out", "step_timeout")
     worker_makers = [functools.partial(EnvWorker, make, name, start_seed, max_states) for make in makers]
     parallel_env = ParallelEnv(worker_makers, name, make_worker)
     model = model_sources.toy_text_model(first, name, start_seed)

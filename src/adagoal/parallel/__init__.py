@@ -50,4 +50,4 @@ def _check_engine_name(name: str, address: str | None) -> None:
         raise InputError(f"must be one of local, ray, got {name!r}", name="engine")
     # Ignored, the address would let a run on one machine pass for a run on the cluster.
     if name != "ray" and address is not None:
-        raise InputError("is for engine='ray'", name="address")
+        raise InputError("works with the engine ray only; leave it out", name="address")

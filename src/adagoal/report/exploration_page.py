@@ -89,7 +89,7 @@ class LiveRunSource(ExplorationReportSource):
 
     def current_source(self) -> ExplorationSource:
         if self._published is None:
-            raise InputError("the run has not begun")
+            raise InputError("the run has not started yet")
         return self._published
 
 

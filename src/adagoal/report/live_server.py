@@ -59,7 +59,7 @@ class ReportSource:
 
     def pack_policy(self, goal: int) -> bytes:
         """Return the policy of a goal as a block of data."""
-        raise InputError("only explorations have goals with numbers", "goal")
+        raise InputError("works for explorations only", "goal")
 
     def request_stop(self) -> None:
         """Ask the run to stop after the current rollout."""

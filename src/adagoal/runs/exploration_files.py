@@ -77,7 +77,7 @@ def read_state_metadata(files: FolderFiles, n_states: int) -> StateMetadata:
     # The report and policies index states by these tables, so tables of another run must be refused here.
     too_few_cells = layout is not None and len(layout.cells) < n_states
     if too_few_cells or len(data["labels"]) > n_states or not 0 <= (data["start"] or 0) < n_states:
-        raise InputError(f"{path}: damaged, or not of this run (it is not about its {n_states} states)")
+        raise InputError(f"{path}: damaged, or from another run (this one has {n_states} states)")
     return StateMetadata(data["start"], tuple(data["labels"]), layout, data["space"])
 
 
@@ -142,7 +142,7 @@ class StateFinder:
             raise
         # An object of any class may be passed here, and reading it may raise anything.
         except Exception as error:
-            text = f"this is no observation of the environment ({type(error).__name__}: {error})"
+            text = f"this is not an observation of the environment ({type(error).__name__}: {error})"
             raise InputError(text, "observation") from None
 
     def _make_lookup(self) -> Callable[[Any], int | None]:

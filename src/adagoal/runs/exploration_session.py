@@ -66,7 +66,9 @@ class ExplorationSession:
         """Set up a new run; ``goals`` is the code of goals that are sets, if the settings name some."""
         method = methods.find_method(setting.method)
         if setting.has_growing_radius and not method.radius_can_grow:
-            raise InputError(f"{setting.radius} is not available with the method {setting.method}", "radius")
+            raise InputError(
+                f"{setting.radius} is not available with the method {setting.method}; give a number", "radius"
+            )
         counts = TransitionCounts(env.initial_states, env.n_actions, env.start)
         radius = INITIAL_RADIUS if setting.has_growing_radius else float(setting.radius)
         space = goal_spec.build_goal_space(setting, env, goals)

@@ -367,7 +367,7 @@ def load_saved_result(saved: SavedRun) -> Result:
     files = saved.result_files()
     if "result.json" not in files:
         command = f"adagoal resume {quote(str(saved.path))}"
-        raise InputError(f"{saved.path}: the run was cut off before its end; resume it with: {command}")
+        raise InputError(f"{saved.path}: the run was interrupted before its end; resume it with: {command}")
     result = read_result_files(files, "result.json", "policies.npz")
     # Not in read_result_files, because the result of a curriculum's stage is stored without them.
     result = replace(result, model=read_stored_model(files), view=read_state_metadata(files, result.n_states))
@@ -426,9 +426,9 @@ def refuse_different_run(saved: SavedRun, setting: ExplorationSettings, model: T
     new = json.loads(json.dumps(asdict(setting)))
     differ = [name for name in new if name != "budget" and old[name] != new[name]]
     if not differ and not model_sources.models_equal(read_stored_model(files), model):
-        differ = ["the models"]
+        differ = ["model"]
     if differ:
-        text = f"{saved.path} holds another run ({', '.join(differ)} differ); give another folder, or overwrite it"
+        text = f"{saved.path} holds a run with another {' and '.join(differ)}; give another folder, or overwrite it"
         raise InputError(text, "out")
     return finished
 

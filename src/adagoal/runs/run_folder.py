@@ -289,7 +289,7 @@ def _write_new_file(path: Path, content: FileContent, written: list[Path]) -> _H
 def _list_folder(folder: Path) -> list[str]:
     # Behind a link, leftovers to be removed would be files of another folder.
     if os.path.islink(folder) and folder.name == CHECKPOINTS_FOLDER:
-        raise InputError(f"{folder}: a link, where the run's own folder should be")
+        raise InputError(f"{folder}: is a symbolic link; a run needs a folder of its own")
     try:
         return sorted(os.listdir(folder))
     except (FileNotFoundError, NotADirectoryError):

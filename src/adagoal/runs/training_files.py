@@ -188,7 +188,7 @@ def read_training_record(saved: SavedRun) -> TrainingRecord:
     """Read the settings, curves and status of training."""
     files = require_training(saved).result_files()
     if TrainingFile.RESULT not in files:
-        raise InputError(f"{saved.path}: the training was cut off before its end; resume it first")
+        raise InputError(f"{saved.path}: training was interrupted before its end; resume it first")
     with name_file_in_errors(files, TrainingFile.RESULT):
         data = files.load_json(TrainingFile.RESULT, training_result_schema())
         configs = configs_from_json(data)

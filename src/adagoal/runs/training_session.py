@@ -267,5 +267,7 @@ def _resolve_goal_rules(configs: Sequence[Config], goal_rule: str | None, trust:
     if goal_rule is None:
         return [goal_rules.require_trusted_rule(config.goal_rule, trust) for config in configs]
     if not any(config.rule_is_a_file or config.goal_rule == goal_rule for config in configs):
-        raise InputError(f"the run has the rule {configs[0].goal_rule!r}, not {goal_rule!r}", name="goal_rule")
+        raise InputError(
+            f"the run has the rule {configs[0].goal_rule!r}, not {goal_rule!r}; leave it out", name="goal_rule"
+        )
     return [goal_rule if config.rule_is_a_file else config.goal_rule for config in configs]
