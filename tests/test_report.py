@@ -30,7 +30,7 @@ ARGUMENTS = {"rows": 3, "cols": 3}
 
 def own_part(page: Path) -> str:
     """The page without the script of Bokeh."""
-    return re.sub(r"<script>/\* BEGIN bokeh.*?</script>", "", page.read_text(), flags=re.DOTALL)
+    return re.sub(r'<script type="application/octet-stream" id="bokeh">[^<]*</script>', "", page.read_text())
 
 
 def data_of(page: Path) -> tuple[Any, dict[str, Any]]:
