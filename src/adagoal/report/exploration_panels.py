@@ -95,8 +95,9 @@ def goal_panel(source: ExplorationSource) -> PanelContent:
     arrays = _empirical_model_rows(result) | _policy_tables(result, _order_goals(result))
     n_inside = int((arrays["policy_row"] >= 0).sum())
     watch = "result.policy(goal)" if folder is None else f"adagoal watch {quote(str(folder))}"
-    html = render_macro("exploration.html", "goal", result.guarantee, n_inside, len(result.goals), watch)
-    return PanelContent({"folder": None if folder is None else repr(str(folder))}, arrays, html)
+    run = "" if folder is None else repr(str(folder))
+    html = render_macro("exploration.html", "goal", result.guarantee, n_inside, len(result.goals), watch, run)
+    return PanelContent({}, arrays, html)
 
 
 def progress_panel(source: ExplorationSource) -> PanelContent:

@@ -138,11 +138,11 @@ function searchGoal() {
 
 /* Python that loads the run and plays the policy of the chosen goal. */
 function pythonCode() {
-  const d = page.data, g = page.goal, goal = d.goal[g], run = d.facts.folder;
-  const lines = ["import adagoal", "", run === null ? "# result = adagoal.explore(...)" : `result = adagoal.load(${run})`,
+  const d = page.data, g = page.goal, goal = d.goal[g], run = $("python-code").dataset.run;
+  const lines = ["import adagoal", "", run ? `result = adagoal.load(${run})` : "# result = adagoal.explore(...)",
     `print(result.certificate(${goal}))  # goal ${named(g)}: expected steps, at least and at most`];
   if (d.stand[g] !== BEYOND) lines.push(`policy = result.policy(${goal})  # policy.act(observation) returns an action`,
-    `[trial] = adagoal.play(${run ?? "result"}, goals=[${goal}], episodes=100)`, "print(trial.mean, trial.interval, trial.agrees)");
+    `[trial] = adagoal.play(${run || "result"}, goals=[${goal}], episodes=100)`, "print(trial.mean, trial.interval, trial.agrees)");
   return lines.join("\n") + "\n";
 }
 
