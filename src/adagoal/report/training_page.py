@@ -223,7 +223,11 @@ def hint_panel(source: TrainingSource) -> PanelContent | None:
 def settings_panel(source: TrainingSource) -> PanelContent:
     """Return the settings of the first run."""
     values = source.record.configs[0].to_json() | {"method": source.record.data["method"]}
-    return PanelContent(html=render_macro("shared.html", "settings", "Settings of the first run", values))
+    notes = {
+        "radius": "L: the goal rule prefers goals with D ≤ L, that is, at most this many steps away",
+        "radius_ramp": "steps in which L grows from a quarter of the radius to all of it",
+    }
+    return PanelContent(html=render_macro("shared.html", "settings", "Settings of the first run", values, notes))
 
 
 PANELS: tuple[Panel[TrainingSource], ...] = (

@@ -109,8 +109,9 @@ function drawMoment() {
   $("words").querySelector(".stack > section").hidden = f !== last();
   $("then").hidden = f === last();
   $("then-title").textContent = `After ${plural(d.moment_steps[f], "step")}, in the middle of the run`;
-  $("then-text").textContent = `The run had ${plural(counts[DONE], "finished goal")} and ${counts[OPEN]} open ones. `
-    + `${counts[BEYOND]} seemed beyond the radius, and ${counts[UNSEEN]} of the goals of the end had not been seen.`;
+  const others = [[BEYOND, "seemed beyond the radius"], [UNSEEN, "had not been seen yet"]].filter(([stand]) => counts[stand]);
+  $("then-text").textContent = [`The run had ${plural(counts[DONE], "finished goal")} and ${counts[OPEN]} open`,
+    ...others.map(([stand, words]) => `${counts[stand]} ${words}`)].join(", ") + ".";
   $("moment").setAttribute("aria-valuetext", $("moment-text").textContent);
   $("moment").max = last();
   $("moment").value = f;
