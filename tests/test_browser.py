@@ -303,6 +303,34 @@ def test_the_page_opens_with_the_largest_error_of_an_unfinished_run(browser: dri
     assert page.troubles() == []
 
 
+UNBOUNDED = {"method": "ucbexplore", "method_args": {"constants": "scaled=0.00001"}}
+
+
+@pytest.mark.parametrize(
+    ("env", "arguments"),
+    [("two-room", {"budget": 1}), ("chain", {"budget": 50_000, **UNBOUNDED}), ("chain", {"budget": 300})],
+)
+def test_no_chart_is_empty(browser: driver.Browser, tmp_path: Path, env: str, arguments: dict[str, Any]) -> None:
+    """A run of one step, a method without bounds, and an early end: charts without a curve are left out."""
+    write_report(api.explore(env, 4, **arguments), tmp_path)
+    page = opened(browser, tmp_path)
+    parts = {"shrink": "band", "tries": "bars", "error": "trace-error", "open": "trace-open"}
+    for element, source in parts.items():
+        if page.evaluate(f"$('{element}').checkVisibility()"):
+            assert page.evaluate(f"Object.values(part('{source}').data)[0].length") >= 1 + (element != "tries")
+    hidden = [element for element in parts if not page.evaluate(f"$('{element}').checkVisibility()")]
+    if env == "two-room":
+        assert hidden == ["shrink", "error", "open"]
+    elif "method" in arguments:
+        assert "shrink" in hidden
+        assert page.evaluate("page.data.goal[page.goal]") == 4, "the farthest goal, not the start"
+    else:
+        assert hidden == []
+    page.evaluate("$('shrink-part').hidden = false")  # as a live page does when there is something to show
+    page.wait("[...Bokeh.index].find(view => view.model.name === 'shrink').el.getBoundingClientRect().width > 200")
+    assert page.troubles() == []
+
+
 def test_a_link_leads_to_a_goal(browser: driver.Browser, run: Path) -> None:
     chosen = "page.data.goal[page.goal]"
     page = browser.open((run / "report.html").as_uri() + "#goal=5")

@@ -32,12 +32,13 @@ function goalLink(g) {
 }
 
 /* The goal that a page shows first: the open one with the largest error, or the farthest if none is open. Goals with a
-   policy and an upper bound come first, because the charts of the others would be empty. */
+   policy and an upper bound come first, because the charts of the others would be empty. Without upper bounds the
+   farthest goal is the one that was visited least. */
 function firstGoal(d) {
-  const all = [...d.goal.keys()], full = all.filter(g => d.policy_row[g] >= 0 && Number.isFinite(d.upper[g]));
-  const goals = full.length ? full : all, open = goals.filter(g => d.stand[g] === OPEN);
+  const all = [...d.goal.keys()], able = all.filter(g => d.policy_row[g] >= 0), full = able.filter(g => Number.isFinite(d.upper[g]));
+  const goals = full.length ? full : able.length ? able : all, open = goals.filter(g => d.stand[g] === OPEN);
   const most = (among, value) => among.reduce((a, b) => value(b) > value(a) ? b : a, among[0] ?? -1);
-  return open.length ? most(open, g => d.error[g]) : most(goals, g => d.upper[g]);
+  return open.length ? most(open, g => d.error[g]) : most(goals, full.length ? g => d.upper[g] : g => -visits(g));
 }
 
 let linkTimer = null;

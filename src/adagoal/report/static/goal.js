@@ -95,6 +95,8 @@ function drawGoal() {
     }
   });
   fill("band", band);
+  // A chart of one moment, or of no bounds at all, would be empty.
+  $("shrink-part").hidden = new Set(band.x).size < 2 || moments.every(f => at(g, f).lower === 0 && at(g, f).upper === Infinity);
   const highest = Math.max(...moments.map(f => at(g, f).upper).filter(Number.isFinite), d.facts.radius);
   setRange(plots.shrink, [Math.max(d.moment_steps[moments[0]] ?? 1, 1), Math.max(d.facts.steps, 2)], [0, 1.1 * Math.min(highest, top)]);
   part("now-shrink").location = Math.max(d.moment_steps[page.moment], 1);
@@ -202,6 +204,7 @@ function drawTries() {
   const tries = page.tries[g] || {steps: [], lost: 0}, n = tries.steps.length;
   for (const id of ["try-one", "try-many"]) $(id).disabled = !able;
   $("try-clear").disabled = n + tries.lost === 0;
+  $("tries").closest("figure").hidden = !able;
   const mean = tries.steps.reduce((a, b) => a + b, 0) / n;
   const spread = Math.sqrt(tries.steps.reduce((a, b) => a + (b - mean) ** 2, 0) / Math.max(n - 1, 1) / n);
   if (g < 0) return;

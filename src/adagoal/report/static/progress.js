@@ -16,6 +16,8 @@ addPanel({
   show(d) {  // rows of the trace: steps, episodes, largest error, open goals
     const rows = [...Array(d.shapes.trace[0]).keys()], column = (k, of = rows) => of.map(i => d.trace[4 * i + k]);
     const known = rows.filter(i => d.trace[4 * i + 2] > 0 && Number.isFinite(d.trace[4 * i + 2]));
+    $("progress-panel").hidden = rows.length < 2;  // charts without a curve are left out
+    $("error").hidden = known.length < 2;
     const steps = column(0), errors = column(2, known), open = column(3);
     fill("trace-error", {x: column(0, known), error: errors});
     fill("trace-open", {x: [...steps, d.facts.steps], open: [...open, d.stand.reduce((n, s) => n + (s === OPEN), 0)]});
