@@ -6,6 +6,7 @@ import json
 import re
 import time
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -328,6 +329,16 @@ def test_no_chart_is_empty(browser: driver.Browser, tmp_path: Path, env: str, ar
         assert hidden == []
     page.evaluate("$('shrink-part').hidden = false")  # as a live page does when there is something to show
     page.wait("[...Bokeh.index].find(view => view.model.name === 'shrink').el.getBoundingClientRect().width > 200")
+    assert page.troubles() == []
+
+
+def test_ticks_of_the_largest_error_do_not_collide(browser: driver.Browser, run: Path) -> None:
+    page = opened(browser, run)
+    ticks = page.evaluate("plots.error.left[0].ticker.ticks")
+    low, high = page.evaluate("[plots.error.y_range.start, plots.error.y_range.end]")
+    shown = [tick for tick in ticks if low <= tick <= high]
+    assert len(shown) >= 2
+    assert min(b / a for a, b in pairwise(shown)) > 1.9
     assert page.troubles() == []
 
 

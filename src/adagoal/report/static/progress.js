@@ -23,7 +23,11 @@ addPanel({
     fill("trace-open", {x: [...steps, d.facts.steps], open: [...open, d.stand.reduce((n, s) => n + (s === OPEN), 0)]});
     part("epsilon").location = d.facts.epsilon;
     const span = [Math.max(steps[0] ?? 1, 1), Math.max(d.facts.steps, 2)];
-    setRange(plots.error, span, [0.7 * Math.min(d.facts.epsilon, ...errors), 1.4 * Math.max(d.facts.epsilon, ...errors)]);
+    const low = 0.7 * Math.min(d.facts.epsilon, ...errors), high = 1.4 * Math.max(d.facts.epsilon, ...errors);
+    setRange(plots.error, span, [low, high]);
+    // Bokeh would write 20, 30, 40 and 50, which collide in a low chart.
+    const digits = high / low < 300 ? [1, 2, 5] : [1], powers = [...Array(25).keys()].map(k => 10 ** (k - 12));
+    plots.error.left[0].ticker = new Bokeh.FixedTicker({ticks: powers.flatMap(power => digits.map(digit => digit * power))});
     setRange(plots.open, span, [0, 1.1 * Math.max(...open, 1)]);
   },
   draw() {
