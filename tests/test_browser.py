@@ -6,6 +6,7 @@ import json
 import re
 import time
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -114,6 +115,150 @@ def test_the_slider_goes_back_in_time(browser: driver.Browser, run: Path) -> Non
     assert page.troubles() == []
 
 
+def test_arrows_path_and_headline_follow_the_slider(browser: driver.Browser, run: Path) -> None:
+    page, result, arrays = opened(browser, run), _result(run), _arrays(run)
+    goal, moments = 8, len(arrays["past_steps"])
+    bounded = np.isfinite(arrays["past_upper"])
+    rows = np.cumsum(bounded).reshape(bounded.shape) - 1
+    own = [rows[f, goal] if bounded[f, goal] else -1 for f in range(moments)]
+    shown = page.evaluate(
+        f"""choose(page.row[{goal}]); [...Array({moments}).keys()].map(f => {{
+        const policy = page.model.policyAt(page.goal, f);
+        return policy && [...policy];
+    }})"""
+    )
+    assert own[0] == -1 < own[-1], "the goal gets a policy during the run"
+    for f, row in enumerate(own):
+        assert shown[f] == (arrays["past_policy"][row].tolist() if row >= 0 else None)
+    first = next(f for f, row in enumerate(own) if row >= 0)
+    move = "$('moment').value = {}; $('moment').dispatchEvent(new Event('input'))"
+    drawn = "[part('arrows').data.x0.length, part('path').data.x.length]"
+    page.evaluate(move.format(first - 1))
+    assert page.evaluate(drawn) == [0, 0], "before there is a policy nothing is drawn"
+    assert "no policy with an upper bound" in text(page, "path-text")
+    assert page.evaluate("$('then').checkVisibility({visibilityProperty: true})")
+    assert not page.evaluate("document.querySelector('#words section').checkVisibility({visibilityProperty: true})")
+    assert f"After {arrays['past_steps'][first - 1]:,} steps" in text(page, "then-title")
+    open_then = int((arrays["past_stand"][first - 1] == 1).sum())
+    assert f"and {open_then} open" in text(page, "then-text")
+    page.evaluate(move.format(first))
+    assert min(page.evaluate(drawn)) > 0
+    assert "of the policy of this time" in text(page, "path-text")
+    page.evaluate("$('then-end').click()")
+    assert page.evaluate("page.moment === last() && $('then').hidden")
+    np.testing.assert_array_equal(
+        page.evaluate("[...page.model.policyAt(page.goal, last())]"), result.policy(8).actions[0]
+    )
+    page.evaluate(move.format(first) + "; $('try-one').click()")
+    assert page.evaluate("page.moment === last()"), "an episode shows the policy that plays it"
+    assert page.troubles() == []
+
+
+def test_a_run_without_earlier_policies_hides_the_arrows_of_the_end(browser: driver.Browser, tmp_path: Path) -> None:
+    result = api.explore("grid", 6, env_args={"rows": 3, "cols": 3}, budget=3000)
+    del result.arrays["past_policy"]
+    write_report(result, tmp_path)
+    page = opened(browser, tmp_path)
+    assert page.evaluate("part('arrows').data.x0.length") > 0
+    page.evaluate("$('moment').value = last() - 1; $('moment').dispatchEvent(new Event('input'))")
+    assert page.evaluate("[part('arrows').data.x0.length, part('path').data.x.length]") == [0, 0]
+    assert "no policies of earlier times" in text(page, "path-text")
+    assert page.troubles() == []
+
+
+@pytest.mark.parametrize(
+    ("env", "names"), [("FrozenLake-v1", {"hole": 4, "goal": 1}), ("CliffWalking-v1", {"cliff": 10})]
+)
+def test_what_the_map_of_an_environment_names_is_drawn(
+    browser: driver.Browser, tmp_path: Path, env: str, names: dict[str, int]
+) -> None:
+    write_report(api.explore(env, 5, budget=2000, out=tmp_path), tmp_path)
+    page = opened(browser, tmp_path)
+    words = page.evaluate("part('cell-words').data")
+    assert {name: words["text"].count(name) for name in set(words["text"])} == names
+    cells = {(round(-y), x) for x, y in zip(words["x"], words["y"], strict=True)}
+    named = {
+        (row, column) for cells in load_result(tmp_path).view.layout.marks.values() for row, column in cells.tolist()
+    }
+    assert cells == named
+    assert page.troubles() == []
+
+
+def test_a_small_graph_has_labels(browser: driver.Browser, tmp_path: Path) -> None:
+    labels = ("start", "a corridor with a long name", "c", "d", "the end")
+    result = api.explore("chain", 5, env_args={"n_states": 5}, budget=2000)
+    write_report(result, tmp_path, StateMetadata(0, labels, None))
+    words = "part('node-words').data.text"
+    page = opened(browser, tmp_path)
+    shown = page.evaluate(words)
+    assert (shown[0], shown[4]) == ("0 start", "4 the end")
+    assert shown[1].startswith("1 a corridor")
+    assert shown[1].endswith("…")
+    assert page.troubles() == []
+    write_report(api.explore("chain", 30, env_args={"n_states": 30}, budget=3000), tmp_path / "long")
+    assert opened(browser, tmp_path / "long").evaluate(words) == [], "there is no room for them"
+
+
+def test_unknown_goals_are_answered(browser: driver.Browser, run: Path) -> None:
+    page = opened(browser, run)
+    search = "$('goal-search').value = {!r}; $('goal-search').dispatchEvent(new Event('input'))"
+    chosen = "page.data.goal[page.goal]"
+    for words in ("(1,2)", "(1, 2)", "5"):
+        page.evaluate("choose(page.row[0])")
+        page.evaluate(search.format(words))
+        assert page.evaluate(chosen) == 5
+        assert text(page, "search-answer") == ""
+    page.evaluate(search.format("(1, 7)"))
+    assert page.evaluate(chosen) == 5
+    assert text(page, "search-answer").startswith("No goal is called “(1, 7)”. Did you mean ")
+    page.evaluate("document.querySelector('#search-answer button').click()")
+    assert page.evaluate(chosen) != 5
+    page.evaluate(search.format("<b>the kitchen of a house</b>"))
+    assert text(page, "search-answer") == "No goal is called “<b>the kitchen of a house</b>”."
+    page.evaluate("location.hash = '#goal=99'")
+    page.wait("$('search-answer').textContent.startsWith('No goal is called “99”.')")
+    assert page.troubles() == []
+
+
+def test_the_python_code_plays_the_goal(
+    browser: driver.Browser, run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    page = browser.open((run / "report.html").as_uri() + "#goal=5")
+    page.wait("document.body.dataset.ready === 'yes'")
+    code = text(page, "python-code")
+    names: dict[str, Any] = {}
+    exec(code, names)
+    result = _result(run)
+    assert names["policy"].goal == names["trial"].goal == 5
+    assert len(names["trial"].steps) == 100
+    assert capsys.readouterr().out.startswith(str(result.certificate(5)))
+    page.evaluate("navigator.clipboard.writeText = text => { window.copied = text; }; $('copy-python').click()")
+    page.wait("$('copy-answer').textContent === 'Copied.'")
+    assert page.evaluate("window.copied") == code
+    page.evaluate("navigator.clipboard.writeText = () => { throw new Error('no'); }; $('copy-python').click()")
+    page.wait("$('copy-answer').textContent.startsWith('Selected')")
+    assert page.evaluate("String(getSelection()).trim()") == code.strip()
+    (tmp_path / "shown.html").write_text(show(result).html)
+    page = browser.open((tmp_path / "shown.html").as_uri())
+    page.wait("document.body.dataset.ready === 'yes'")
+    exec(text(page, "python-code"), {"result": result})
+    assert page.troubles() == []
+
+
+def test_parameters_are_explained_where_they_stand(browser: driver.Browser, run: Path) -> None:
+    page = opened(browser, run, width=390)
+    entry = "[...document.querySelectorAll('dt')].find(dt => dt.textContent === '{}').nextElementSibling.innerText"
+    for name, words in {"radius": "L: the run looks", "epsilon": "more than the best", "delta": "probability"}.items():
+        assert words in page.evaluate(entry.format(name))
+
+
+def test_the_page_is_small_and_soon_ready(browser: driver.Browser, run: Path) -> None:
+    assert (run / "report.html").stat().st_size < 700_000
+    page = opened(browser, run)
+    assert page.evaluate("performance.now()") < 5000, "0.4 s on a quiet machine"
+    assert page.troubles() == []
+
+
 def test_the_policy_plays_and_its_steps_pile_up(browser: driver.Browser, run: Path) -> None:
     page = opened(browser, run)
     result = _result(run)
@@ -156,6 +301,44 @@ def test_the_page_opens_with_the_largest_error_of_an_unfinished_run(browser: dri
     bounded = [g for g in result.open_goals if result.certificates[g].upper < 1e300]
     assert bounded, "some open goals have an upper bound already"
     assert page.evaluate("page.data.goal[page.goal]") == max(bounded, key=lambda g: result.errors[g])
+    assert page.troubles() == []
+
+
+UNBOUNDED = {"method": "ucbexplore", "method_args": {"constants": "scaled=0.00001"}}
+
+
+@pytest.mark.parametrize(
+    ("env", "arguments"),
+    [("two-room", {"budget": 1}), ("chain", {"budget": 50_000, **UNBOUNDED}), ("chain", {"budget": 300})],
+)
+def test_no_chart_is_empty(browser: driver.Browser, tmp_path: Path, env: str, arguments: dict[str, Any]) -> None:
+    """A run of one step, a method without bounds, and an early end: charts without a curve are left out."""
+    write_report(api.explore(env, 4, **arguments), tmp_path)
+    page = opened(browser, tmp_path)
+    parts = {"shrink": "band", "tries": "bars", "error": "trace-error", "open": "trace-open"}
+    for element, source in parts.items():
+        if page.evaluate(f"$('{element}').checkVisibility()"):
+            assert page.evaluate(f"Object.values(part('{source}').data)[0].length") >= 1 + (element != "tries")
+    hidden = [element for element in parts if not page.evaluate(f"$('{element}').checkVisibility()")]
+    if env == "two-room":
+        assert hidden == ["shrink", "error", "open"]
+    elif "method" in arguments:
+        assert "shrink" in hidden
+        assert page.evaluate("page.data.goal[page.goal]") == 4, "the farthest goal, not the start"
+    else:
+        assert hidden == []
+    page.evaluate("$('shrink-part').hidden = false")  # as a live page does when there is something to show
+    page.wait("[...Bokeh.index].find(view => view.model.name === 'shrink').el.getBoundingClientRect().width > 200")
+    assert page.troubles() == []
+
+
+def test_ticks_of_the_largest_error_do_not_collide(browser: driver.Browser, run: Path) -> None:
+    page = opened(browser, run)
+    ticks = page.evaluate("plots.error.left[0].ticker.ticks")
+    low, high = page.evaluate("[plots.error.y_range.start, plots.error.y_range.end]")
+    shown = [tick for tick in ticks if low <= tick <= high]
+    assert len(shown) >= 2
+    assert min(b / a for a, b in pairwise(shown)) > 1.9
     assert page.troubles() == []
 
 

@@ -314,6 +314,8 @@ def at(name: str, value: Any) -> Any:
         ("certified", at("episode_goals", 99), "'episode_goals' holds 99"),
         ("certified", at("past_lower", np.nan), "'past_lower' holds NaN"),
         ("certified", at("past_goals", 99), "'past_goals' does not rise"),
+        ("certified", at("past_policy", 99), "'past_policy' holds 99"),
+        ("certified", at("past_upper", np.inf), "the policies of the past are not those of its upper bounds"),
         ("certified", fact("setting", "goal_sets", value={}), "goals"),
         ("certified", fact("setting", "goal_sets", value={"file": 5}), "goals"),
         ("certified", fact("setting", "goal_sets", value={"sets": {"here": "all"}}), "goals"),
@@ -340,21 +342,27 @@ def test_a_forged_checkpoint_is_one_line(
 
 def test_a_forged_policy_is_one_line(runs: dict[str, Path], tmp_path: Path) -> None:
     for name, value in (("policy", 99), ("policy", -1), ("policy_goals", -1), ("visits", -1), ("trace", np.nan),
-                        ("past_stand", 9), ("past_upper", -1.0), ("moves_to", 99), ("moves_pair", 99),
-                        ("moves_count", 0)):  # fmt: skip
+                        ("past_stand", 9), ("past_policy", 99), ("past_upper", -1.0), ("moves_to", 99),
+                        ("moves_pair", 99), ("moves_count", 0)):  # fmt: skip
         folder = shutil.copytree(runs["certified"], tmp_path / f"{name}{value}")
         vault.forged_arrays(folder, "policies.npz", at(name, value))
         with pytest.raises(adagoal.InputError, match=f"policies.npz: damaged or not readable .entry '{name}' holds"):
             adagoal.play(folder, episodes=1)
+    folder = shutil.copytree(runs["certified"], tmp_path / "past")
+    vault.forged_arrays(folder, "policies.npz", at("past_upper", np.inf))
+    with pytest.raises(adagoal.InputError, match="a past with policies of other bounds"):
+        adagoal.load(folder)
 
 
 @pytest.mark.parametrize(
     "layout",
     [
-        {"shape": [10**5, 10**5], "cells": [], "walls": []},
-        {"shape": [1, 5], "cells": [[0, 9]] * 5, "walls": []},
-        {"shape": [1, 5], "cells": [[0, 1]], "walls": []},
-        {"shape": [1, 5], "cells": [[0, 1]] * 5, "walls": [[7, 7]]},
+        {"shape": [10**5, 10**5], "cells": [], "walls": [], "marks": {}},
+        {"shape": [1, 5], "cells": [[0, 9]] * 5, "walls": [], "marks": {}},
+        {"shape": [1, 5], "cells": [[0, 1]], "walls": [], "marks": {}},
+        {"shape": [1, 5], "cells": [[0, 1]] * 5, "walls": [[7, 7]], "marks": {}},
+        {"shape": [1, 5], "cells": [[0, 1]] * 5, "walls": [], "marks": {"hole": [[7, 7]]}},
+        {"shape": [1, 5], "cells": [[0, 1]] * 5, "walls": [], "marks": {"hole": 3}},
     ],
 )
 def test_a_forged_view_is_one_line(layout: Any, runs: dict[str, Path], tmp_path: Path) -> None:

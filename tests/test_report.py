@@ -16,7 +16,7 @@ import pytest
 from adagoal.api import explore as api
 from adagoal.cli.main import run_command_line
 from adagoal.core.errors import to_single_line
-from adagoal.core.exploration_run import ExplorationRun
+from adagoal.core.exploration_run import BoundsHistory, ExplorationRun
 from adagoal.envs import toy_models
 from adagoal.envs.simulator import ModelSimulator
 from adagoal.report import StateMetadata, exploration_panels, make_headline, write_report
@@ -30,7 +30,7 @@ ARGUMENTS = {"rows": 3, "cols": 3}
 
 def own_part(page: Path) -> str:
     """The page without the script of Bokeh."""
-    return re.sub(r"<script>/\* BEGIN bokeh.*?</script>", "", page.read_text(), flags=re.DOTALL)
+    return re.sub(r'<script type="application/octet-stream" id="bokeh">[^<]*</script>', "", page.read_text())
 
 
 def data_of(page: Path) -> tuple[Any, dict[str, Any]]:
@@ -88,6 +88,23 @@ def test_every_number_is_in_the_page(certified: Result, tmp_path: Path) -> None:
     np.testing.assert_array_equal(arrays["moment_lower"][:, -1], arrays["lower"].astype(np.float32))
     order = arrays["goal"]
     np.testing.assert_array_equal(arrays["moment_upper"][:, :-1], certified.arrays["past_upper"].T[order])
+
+
+def test_policies_of_the_past_are_those_of_its_upper_bounds(
+    certified: Result, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Those of the last moment are nearly those of the result, and a run that is too large has none."""
+    arrays, bounded = certified.arrays, np.isfinite(certified.arrays["past_upper"])
+    assert arrays["past_policy"].shape == (bounded.sum(), 9)
+    last = arrays["past_policy"][-int(bounded[-1].sum()) :]
+    returned = [certified.policy(g).actions[0] for g in np.flatnonzero(bounded[-1])]
+    assert np.mean(last == returned) > 0.8
+    monkeypatch.setattr(BoundsHistory, "max_policy_entries", 100)
+    large = api.explore("grid", 6, env_args=ARGUMENTS)
+    assert "past_policy" not in large.arrays
+    for name in large.arrays:
+        np.testing.assert_array_equal(large.arrays[name], arrays[name], "nothing else depends on them")
+    assert "moment_policy" not in data_of(write_report(large, tmp_path))[1]
 
 
 def test_the_observed_model_is_in_the_page(certified: Result, tmp_path: Path) -> None:

@@ -175,14 +175,15 @@ def test_the_display_says_at_which_step_a_success_was_measured(capsys: Any) -> N
     """The test of a cycle is of the policy before it; the steps of the line are those after it."""
     history = TrainingHistory([Config("point-mass", steps=60, episodes=4, horizon=5)], [], [], None, 0.1)
     with TrainingProgress() as progress:
-        for row in ({"cycle": 0, "steps": 0, "success": 0.25}, {"cycle": 1, "steps": 20}):
+        rule = {"radius": 12.5, "reachable": 0.43, "error": 1.234}
+        for row in ({"cycle": 0, "steps": 0, "success": 0.25} | rule, {"cycle": 1, "steps": 20}):
             history.rows.append(row)
             progress(history)
         history.rows.append({"cycle": 2, "steps": 40, "success": 1.0})
         progress(history)
     first, last = capsys.readouterr().err.splitlines()
     assert first.startswith("20 / 60 steps")
-    assert first.endswith("success 0.25 (at 0)")
+    assert first.endswith("L 12.5, 43% of goals with D <= L, E 1.2  success 0.25 (at 0)")
     assert last.startswith("60 / 60 steps")
     assert last.endswith("success 1.00 (at 40)")
 

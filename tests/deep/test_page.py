@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import os
 import shutil
@@ -23,6 +24,7 @@ from adagoal.deep import env_inspection, goal_envs
 from adagoal.deep.training_history import ValueMapHistory
 from adagoal.report import training_page, training_video
 from adagoal.report.html_page import unpack_data_block
+from adagoal.report.live_server import serve_report
 from adagoal.report.training_page import ExtraFiles
 from adagoal.runs.folder_reader import find_saved_run
 
@@ -81,6 +83,34 @@ def test_the_page_and_its_figures_are_committed_with_the_run(trained: Path) -> N
     with saved.result_files().open_verified("report.html") as (path, _, _):
         assert path == trained / "report.html"
     adagoal.load(trained)
+
+
+@pytest.mark.skipif(driver.found() is None, reason=driver.HOW)
+def test_the_page_and_the_log_show_what_the_goal_rule_works_with(finished: Path) -> None:
+    record = training_page.read_training_folder(finished).record
+    last = record.learning_curves[0][-1]
+    L = CONFIG.radius_after_steps(last["steps"])
+    assert L < CONFIG.radius, "it still grows"
+    rows = list(csv.DictReader((finished / "log.csv").read_text().splitlines()))
+    played = [row for row in rows if row["radius"]]
+    assert [float(row["radius"]) for row in played] == [CONFIG.radius_after_steps(int(row["steps"])) for row in played]
+    assert all(row["reachable"] and row["error"] for row in played)
+    assert len(played) == len(rows) - 1, "every cycle; the last row is a test"
+    page_text = training_page.training_page(training_page.read_training_folder(finished)).render()
+    assert f"L = {L:.3g} of 40 steps: {last['reachable']:.0%} of its candidate goals had D ≤ L" in page_text
+    assert f"the chosen goals had E = {last['error']:.2g} on average" in page_text
+    with driver.Browser() as browser, serve_report(training_page.TrainingFolderSource(finished)) as address:
+        page = browser.open(address)
+        page.wait("document.body.dataset.ready === 'yes'")
+        titles = page.evaluate("page.data.facts.curves.map(plot => plot.title)")
+        rule, goals = (titles.index(title) for title in ("What the goal rule works with", "Goals of training"))
+        shown = page.evaluate(f"part('lines{rule}').data")
+        names = ["L in use", "D of chosen goals", "E of chosen goals"]
+        assert shown["name"] == names
+        assert shown["ys"][0] == pytest.approx([CONFIG.radius_after_steps(x) for x in shown["xs"][0]])
+        assert shown["ys"][2][-1] == last["error"]
+        assert "candidates with D ≤ L" in page.evaluate(f"part('lines{goals}').data.name")
+        assert page.troubles() == []
 
 
 def test_python_shows_the_page_of_a_folder(finished: Path) -> None:

@@ -41,7 +41,7 @@ def test_every_number_is_written_once_and_the_last_test_too(tmp_path: Path) -> N
         assert set(expected) <= set(success)
         losses = [steps for tag, steps, _ in found if tag == "critic_loss"]
         assert losses == sorted(set(losses))
-        assert {"distance", "error", "reachable", "train_success", "actor_loss"} <= {tag for tag, *_ in found}
+        assert {"distance", "error", "radius", "reachable", "train_success", "actor_loss"} <= {tag for tag, *_ in found}
 
 
 def test_without_the_extra_it_is_one_line(

@@ -164,11 +164,14 @@ class EstimatesPerGoal(SavedEstimates):
 
 
 class BoundsHistory:
-    """Snapshots of the bounds of all goals, for the report; later snapshots may have more goals.
+    """Snapshots of the bounds of all goals, for the report; later snapshots may have more goals and states.
 
-    A snapshot is due whenever the steps have grown by a quarter, so a run of any length has a few dozen.
+    A snapshot is due whenever the steps have grown by a quarter, so a run of any length has a few dozen. It also keeps
+    the policies of its finite upper bounds, in the order of ``past_upper``, as long as they are stationary and all
+    together have at most ``max_policy_entries`` entries.
     """
 
+    max_policy_entries = 1_000_000  # 2 MB of a checkpoint; the report draws the policies of larger runs at the end only
     # F snapshots of P goals. Single precision is enough, because they are only drawn.
     ARRAY_SCHEMA: ClassVar[ArraySchema] = {
         "past_steps": ArraySpec("int64", ("F",), low=0, increasing=True),
@@ -177,6 +180,7 @@ class BoundsHistory:
         "past_lower": ArraySpec("float32", ("F", "P"), low=0, finite=False),
         "past_upper": ArraySpec("float32", ("F", "P"), low=0, finite=False),
         "past_stand": ArraySpec("int8", ("F", "P"), low=min(GoalStanding), high=max(GoalStanding)),
+        "past_policy": ArraySpec("int16", ("R", "S"), low=0, high="A", optional=True),
     }
 
     def __init__(self) -> None:
@@ -184,6 +188,7 @@ class BoundsHistory:
         self.episodes: list[int] = []
         self.goals: Longs = np.zeros(0, np.int64)
         self._snapshot_rows: dict[str, list[NDArray[Any]]] = {"past_lower": [], "past_upper": [], "past_stand": []}
+        self._policies: list[Actions] | None = []  # [1, S] each; None: too many, or not stationary
 
     def is_snapshot_due(self, steps: int) -> bool:
         """Return whether the steps have grown by a quarter since the last snapshot."""
@@ -204,9 +209,19 @@ class BoundsHistory:
         rows = *bounds, np.where(seen, standing, GoalStanding.UNSEEN)
         for name, row in zip(self._snapshot_rows, rows, strict=True):
             self._snapshot_rows[name].append(row.astype(self.ARRAY_SCHEMA[name].dtype))
+        self._add_policies([int(goal) for goal in self.goals[np.isfinite(bounds[1])]], estimates)
 
-    def to_arrays(self) -> dict[str, NDArray[Any]]:
-        """Return the arrays of ``ARRAY_SCHEMA``."""
+    def _add_policies(self, goals: list[int], estimates: GoalEstimates) -> None:
+        if self._policies is None or not goals:
+            return
+        # Only of goals with an upper bound: methods without bounds plan the policies of their answer when asked.
+        n_policies, n_states = len(self._policies) + len(goals), estimates.counts.n_states
+        new = [] if n_policies * n_states > self.max_policy_entries else [estimates.goal_policy(goal) for goal in goals]
+        is_kept = new and all(len(policy) == 1 for policy in new)
+        self._policies = self._policies + new if is_kept else None
+
+    def to_arrays(self, counts: TransitionCounts) -> dict[str, NDArray[Any]]:
+        """Return the arrays of ``ARRAY_SCHEMA``; ``counts`` are those of the run."""
         # Goals are numbered in the order of discovery, so an early row is the beginning of a later one.
         tables, unseen = {}, (0.0, np.inf, GoalStanding.UNSEEN)
         for (name, rows), value in zip(self._snapshot_rows.items(), unseen, strict=True):
@@ -214,15 +229,24 @@ class BoundsHistory:
             for table_row, row in zip(tables[name], rows, strict=True):
                 table_row[: len(row)] = row
         times = {"past_steps": np.array(self.steps, np.int64), "past_episodes": np.array(self.episodes, np.int64)}
-        return {**times, "past_goals": self.goals, **tables}
+        arrays = {**times, "past_goals": self.goals, **tables}
+        if self._policies is not None:
+            # In states that were found later, the policy of the time resets.
+            arrays["past_policy"] = np.full((len(self._policies), counts.n_states), counts.n_actions, np.int16)
+            for table_row, policy in zip(arrays["past_policy"], self._policies, strict=True):
+                table_row[: policy.shape[1]] = policy[0]
+        return arrays
 
     @staticmethod
     def from_arrays(arrays: dict[str, NDArray[Any]]) -> BoundsHistory:
-        """Return the history that arrays of the schema describe."""
+        """Return the history that arrays of the schema describe; raise ``ValueError`` if policies are missing."""
         history = BoundsHistory()
         history.steps, history.episodes = arrays["past_steps"].tolist(), arrays["past_episodes"].tolist()
         history.goals = np.array(arrays["past_goals"])
         history._snapshot_rows = {name: list(np.array(arrays[name])) for name in history._snapshot_rows}
+        history._policies = list(np.array(arrays["past_policy"])[:, None]) if "past_policy" in arrays else None
+        if history._policies is not None and len(history._policies) != np.isfinite(arrays["past_upper"]).sum():
+            raise ValueError("the policies of the past are not those of its upper bounds")
         return history
 
 

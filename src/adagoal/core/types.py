@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from operator import index
 from typing import Any, NamedTuple
 
@@ -30,6 +30,7 @@ class GridLayout:
     shape: tuple[int, int]  # rows and columns
     cells: Longs  # [S, 2]: row and column of every state; (-1, -1) for a state that is not on the map
     walls: Bools  # [rows, columns]: True for cells without a state
+    marks: Mapping[str, Longs] = field(default_factory=dict)  # [n, 2]: cells that the environment names, such as "hole"
 
 
 class ObservedStates(NamedTuple):

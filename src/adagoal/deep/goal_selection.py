@@ -68,7 +68,7 @@ class GoalSelector:
         return [np.asarray(x, np.float64) for x in self._estimate_values(state, starts, goals.astype(np.float32), keys)]
 
     def choose_goals(self, state: LearnerState, starts: Singles, cycle: int) -> tuple[Floats, list[dict[str, float]]]:
-        """Training goals ``[S, B, G]`` for the starts ``[S, B, O]``, and for each run means over the chosen goals."""
+        """Training goals ``[S, B, G]`` for the starts ``[S, B, O]``, and for each run means over these goals, and L."""
         S, B = starts.shape[:2]
         N = self.configs[0].candidates
         rngs = [random_stream(config.seed, StreamPurpose.TRAINING_GOALS, cycle) for config in self.configs]
@@ -91,6 +91,8 @@ class GoalSelector:
             chosen[s] = candidates[s, np.arange(B), picks]
             distance, error = (float(values[s, np.arange(B), picks].mean()) for values in (D, E))
             means.append({"distance": distance, "error": error, "reachable": float((D[s] <= L).mean())})
+            if not self.is_value_free:
+                means[-1]["radius"] = L
         return chosen, means
 
     def _add_achieved_candidates(

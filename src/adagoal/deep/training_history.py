@@ -103,7 +103,8 @@ class HistoryRow:
     }
     measures: ClassVar[dict[str, Any]] = {
         **dict.fromkeys(("success", "success_any", "train_success", "inside_test", "on_table"), _share),
-        **{"reachable": _share, "distance": _length, "error": _length, "moved": _share},
+        # L, the share of candidates with D <= L, and means of D and E over the chosen goals.
+        **{"radius": _length, "reachable": _share, "distance": _length, "error": _length, "moved": _share},
     }
     # A row lacks what was not measured in its cycle, and what was not finite. Losses are numbers of any name.
     schema: ClassVar[dict[str, Any]] = object_schema(**head) | {

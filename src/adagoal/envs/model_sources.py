@@ -24,7 +24,7 @@ from numpy.typing import ArrayLike, NDArray
 from adagoal.core import file_formats, file_io
 from adagoal.core.errors import InputError
 from adagoal.core.file_formats import ArraySpec
-from adagoal.core.types import GridLayout
+from adagoal.core.types import GridLayout, Longs
 from adagoal.envs import storm_formats
 from adagoal.envs.env_backends import TOY_TEXT
 from adagoal.envs.gym_adapter import StartSeed
@@ -210,7 +210,11 @@ def toy_text_model(env: gymnasium.Env[Any, Any], name: str, start_seed: StartSee
     mask = np.ones((n_states, n_actions), bool)
     if hasattr(base, "action_mask"):
         mask[: len(base.P)] = [base.action_mask(state) for state in range(len(base.P))]
-    layout = None if shape is None or cells is None else GridLayout(shape, cells, np.zeros(shape, bool))
+    layout = (
+        None
+        if shape is None or cells is None
+        else GridLayout(shape, cells, np.zeros(shape, bool), _toy_text_marks(base))
+    )
     return model_from_rows(
         rows, n_actions, start=start, terminal=terminal, action_mask=mask, name=name, labels=labels, layout=layout
     )
@@ -219,14 +223,21 @@ def toy_text_model(env: gymnasium.Env[Any, Any], name: str, start_seed: StartSee
 def _toy_text_labels(base: Any, n_states: int) -> tuple[str, ...]:
     shape = _toy_text_shape(base)
     if shape is not None:
-        special = {b"H": " hole", b"G": " goal"}
-        marks = [special.get(c, "") for c in base.desc.ravel()] if hasattr(base, "desc") else [""] * n_states
-        return tuple(f"({s // shape[1]}, {s % shape[1]}){mark}" for s, mark in enumerate(marks))
+        names = {(r, c): f" {name}" for name, cells in _toy_text_marks(base).items() for r, c in cells.tolist()}
+        return tuple(f"{cell}{names.get(cell, '')}" for cell in (divmod(s, shape[1]) for s in range(n_states)))
     if hasattr(base, "decode"):
         stops = ("red", "green", "yellow", "blue", "aboard")  # where Taxi's passenger is and wants to go
         states = (base.decode(s) for s in range(n_states))
         return tuple(f"taxi ({r}, {c}), {stops[p]} to {stops[d]}" for r, c, p, d in states)
     return ()
+
+
+def _toy_text_marks(base: Any) -> dict[str, Longs]:
+    """Return the cells that the map of FrozenLake or CliffWalking names, [n, 2] by name."""
+    if hasattr(base, "_cliff"):
+        return {"cliff": np.argwhere(base._cliff)}
+    letters = {"hole": b"H", "goal": b"G"}
+    return {name: np.argwhere(base.desc == letter) for name, letter in letters.items()}
 
 
 def _toy_text_shape(base: Any) -> tuple[int, int] | None:

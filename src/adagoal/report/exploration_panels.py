@@ -7,6 +7,7 @@ by distance) and F moments of the run, the last of which is its end:
     member_row [G + 1], member                                 states of goal g: member[member_row[g]:member_row[g + 1]]
     moment_steps, moment_episodes  [F]                         when the moment was
     moment_lower, moment_upper, moment_stand, moment_chosen [G, F]   bounds at the moment, and choices until then
+    moment_policy [R, S], moment_policy_row [G, F]             earlier policies, and which one is the goal's (-1: none)
     visits [S], place [S, 2], walls [W, 2], edges [M, 2]       the map: column and row, or layer and height
     row [S*A + 1], to [M], count [M]                           empirical model: the successors of x are row[x]:row[x+1]
     policy [P, T, S], policy_row [G]                           action tables, and which one is the goal's (-1: not here)
@@ -25,7 +26,7 @@ from numpy.typing import NDArray
 
 from adagoal.core.errors import Status, to_single_line
 from adagoal.core.exploration_run import GoalStanding
-from adagoal.core.types import Bools, Floats, Longs
+from adagoal.core.types import Bools, Floats, GridLayout, Longs
 from adagoal.report.html_page import Panel, PanelContent, render_macro
 from adagoal.runs.exploration_files import StateMetadata
 from adagoal.runs.result import Result
@@ -56,7 +57,7 @@ def summary_panel(source: ExplorationSource) -> PanelContent:
     """Return the headline, with what makes the result void and its warnings."""
     result = source.result
     troubles = (("Void: no certificate can be given", result.void), ("Warnings", result.warnings))
-    return PanelContent(html=render_macro("shared.html", "summary", make_headline(result), "", troubles))
+    return PanelContent(html=render_macro("shared.html", "summary", make_headline(result), "", troubles, True))
 
 
 def map_panel(source: ExplorationSource) -> PanelContent:
@@ -74,6 +75,7 @@ def map_panel(source: ExplorationSource) -> PanelContent:
         "start": None if states.start is None else int(states.start),
         "grid": states.layout is not None,
         "shape": shape,
+        "marks": [] if states.layout is None else _named_cells(states.layout),
         "labels": [states.numbered_label(state) for state in range(len(result.arrays["visits"]))],
         "names": None if result.goal_names is None else [f"{g} {result.goal_label(g)}" for g in goals.tolist()],
     }
@@ -93,7 +95,8 @@ def goal_panel(source: ExplorationSource) -> PanelContent:
     arrays = _empirical_model_rows(result) | _policy_tables(result, _order_goals(result))
     n_inside = int((arrays["policy_row"] >= 0).sum())
     watch = "result.policy(goal)" if folder is None else f"adagoal watch {quote(str(folder))}"
-    html = render_macro("exploration.html", "goal", result.guarantee, n_inside, len(result.goals), watch)
+    run = "" if folder is None else repr(str(folder))
+    html = render_macro("exploration.html", "goal", result.guarantee, n_inside, len(result.goals), watch, run)
     return PanelContent({}, arrays, html)
 
 
@@ -174,7 +177,16 @@ def settings_panel(source: ExplorationSource) -> PanelContent:
         "seconds": f"{result.wall_seconds:.2f}",
         "states seen": int((result.arrays["visits"] > 0).sum()),
     }
-    return PanelContent(html=render_macro("shared.html", "settings", "Parameters", values))
+    return PanelContent(html=render_macro("shared.html", "settings", "Parameters", values, _explain_parameters(result)))
+
+
+def _explain_parameters(result: Result) -> dict[str, str]:
+    claim = "the probability that any certificate is wrong, at most"
+    return {
+        "radius": "L: the run looks for all goals within this many expected steps",
+        "epsilon": "the policy of a finished goal needs at most this many steps more than the best one",
+        "delta": claim if result.guarantee else f"no meaning here: {result.setting.method} gives no guarantee",
+    }
 
 
 PANELS = (
@@ -209,6 +221,11 @@ def _format_arguments(arguments: dict[str, Any]) -> str:
 def policy_arrays(result: Result, goal: int) -> Arrays:
     """Return the policy of one goal, for a page that does not contain it."""
     return {"policy": _compact_actions(result.policy(goal).actions, result.reset_action)}
+
+
+def _named_cells(layout: GridLayout) -> list[tuple[int, int, str]]:
+    """Return column, row and name of the cells that the environment names."""
+    return [(column, row, name) for name, cells in layout.marks.items() for row, column in cells.tolist()]
 
 
 def _order_goals(result: Result) -> Longs:
@@ -261,11 +278,27 @@ def _moment_arrays(result: Result, goals: Longs) -> Arrays:
         table[recorded, :-1] = arrays[name][np.ix_(taken, column[goals[recorded]])].T
         moments[name.replace("past", "moment")] = table
     moments["moment_stand"] = moments["moment_stand"].astype(np.uint8)
+    if "past_policy" in arrays:
+        moments |= _moment_policies(result, taken, column[goals])
     # Moments are recorded now and then, so the last one comes from the result.
     end = _goal_arrays(result, goals)
     for name in ("lower", "upper", "stand"):
         moments[f"moment_{name}"][:, -1] = end[name]
     return moments
+
+
+def _moment_policies(result: Result, taken: Longs, columns: Longs) -> Arrays:
+    """Return the policies of the moments that are ``taken``, for the goals with these columns of the history."""
+    policies, bounded = result.arrays["past_policy"], np.isfinite(result.arrays["past_upper"])
+    rows = np.where(bounded, np.cumsum(bounded).reshape(bounded.shape) - 1, -1)
+    # The last row and column stand for the end and for goals without a history: both have no policy here.
+    shown = np.pad(rows[taken], ((0, 1), (0, 1)), constant_values=-1)[:, columns].T
+    # By goal and then by moment: the policies of a goal hardly change, so their order decides the size of the page.
+    known = shown >= 0
+    return {
+        "moment_policy": _compact_actions(policies[shown[known]], result.reset_action),
+        "moment_policy_row": np.where(known, np.cumsum(known).reshape(known.shape) - 1, -1).astype(np.int32),
+    }
 
 
 def _cumulative_choices(chosen: NDArray[Any], episodes: Longs, goals: Longs, states: int) -> NDArray[np.uint32]:

@@ -1,7 +1,7 @@
 """Pages made of panels: one HTML file that contains its data, scripts, style and Bokeh, and needs no network.
 
 A panel is one Python function that returns data (:class:`PanelContent`) and one script that shows them. A page is a
-list of panels (:class:`ReportPage`). ``static/common.js`` says what a script may use.
+list of panels (:class:`ReportPage`). ``static/common.js`` says what a script may use; ``static/loader.js`` starts it.
 
 Jinja2 escapes every text. Data are embedded as base64, which cannot be mistaken for markup. The content security
 policy names the hashes of our own scripts, so the browser refuses to run any other, whatever a name or label contains.
@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from itertools import groupby
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -76,15 +76,17 @@ class ReportPage:
         """Return the page as HTML; a ``live`` page asks its server for new data."""
         # Several panels may need a script. It is included once, because its constants cannot be declared twice.
         names = dict.fromkeys(script for panel, _ in self.contents for script in panel.scripts)
-        bokeh_scripts, licence = _bokeh_files()
-        scripts = [*bokeh_scripts, "".join(map(_read_static_file, ("common.js", *names)))]
+        scripts = {
+            "loader": _read_static_file("loader.js"),
+            "panels": "".join(map(_read_static_file, ("common.js", *names))),
+        }
+        bokeh, licence = _packed_bokeh()
         groups = [(group, list(part)) for group, part in groupby(self.contents, lambda pair: pair[0].group)]
-        texts = {"policy": _content_security_policy(tuple(scripts)), "style": _read_static_file("page.css")}
+        policy = _content_security_policy((bokeh.sha256, *map(_script_hash, scripts.values())))
+        texts = {"policy": policy, "style": _read_static_file("page.css"), "bokeh": bokeh.text, "licence": licence}
         block = base64.b64encode(self.pack_data()).decode()
         template = _template_environment().get_template("page.html")
-        return template.render(
-            page=self, groups=groups, live=live, scripts=scripts, **texts, block=block, licence=licence
-        )
+        return template.render(page=self, groups=groups, live=live, scripts=scripts, block=block, **texts)
 
     def pack_data(self, **more: Any) -> bytes:
         """Return the data of all panels as one block; ``more`` values describe the state of a live run."""
@@ -138,15 +140,31 @@ def _bokeh_files() -> tuple[tuple[str, ...], dict[str, str]]:
     # The core and the plotting functions. Widgets are left out: the page uses the controls of the browser.
     files = (folder / "server" / "static" / "js" / f"{name}.min.js" for name in ("bokeh", "bokeh-api"))
     scripts = tuple(f"/* BEGIN {file.name} */\n{file.read_text(encoding='utf-8')}" for file in files)
-    # An inline script ends at the first end tag, also in the middle of a string.
-    assert not any("</script" in script for script in scripts)
     licence = (folder / "LICENSE.txt").read_text(encoding="utf-8").strip()
     return scripts, {"version": importlib.metadata.version("bokeh"), "text": licence}
 
 
+class PackedScript(NamedTuple):
+    """A script as compressed text, which ``loader.js`` unpacks, and the hash under which the browser may run it."""
+
+    text: str
+    sha256: str
+
+
 @cache
-def _content_security_policy(scripts: tuple[str, ...]) -> str:
-    hashes = (base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() for text in scripts)
+def _packed_bokeh() -> tuple[PackedScript, dict[str, str]]:
+    """Return BokehJS compressed, which makes the page less than half as large, and the licence of Bokeh."""
+    scripts, licence = _bokeh_files()
+    joined = "\n".join(scripts)
+    return PackedScript(base64.b64encode(zlib.compress(joined.encode())).decode(), _script_hash(joined)), licence
+
+
+@cache
+def _script_hash(script: str) -> str:
+    return base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+
+
+def _content_security_policy(hashes: Sequence[str]) -> str:
     allowed = " ".join(f"'sha256-{value}'" for value in hashes)
     return (
         # connect-src: a live page fetches its data from its own server. Everything else is in the file.

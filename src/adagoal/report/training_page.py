@@ -19,6 +19,7 @@ from adagoal.core.file_formats import COUNT_SCHEMA, check_json_value
 from adagoal.core.file_io import FileContent, bytes_content, read_json, report_read_errors
 from adagoal.deep import policy_evaluation
 from adagoal.deep.certification import Verdict
+from adagoal.deep.config import Config
 from adagoal.deep.training_history import ValueMapHistory
 from adagoal.report import curve_page, training_video
 from adagoal.report.curve_page import Curve, CurvePlot, CurveSource
@@ -143,12 +144,30 @@ def summary_panel(source: TrainingSource) -> PanelContent:
     steps, seconds = last_points[0]["steps"], record.data["wall_seconds"]
     share = f"{statistics.fmean(point['success'] for point in last_points):.0%}"
     text = f"In the last test {share} of the episodes ended at their goal, after {steps:,} steps ({seconds:,.0f} s)."
-    head = Headline("good" if status.finished else "partial", titles[status], (text,))
+    head = Headline("good" if status.finished else "partial", titles[status], (text, *_describe_goal_rule(source)))
     command = "" if status.finished else resume_training_command(record.configs[0], record.path, steps)
     writers = {ExtraFiles.evaluation: "adagoal evaluate", ExtraFiles.certificate: "adagoal certify"}
     outdated = [f"{name}: repeat {writers[name]} {quote(str(record.path))}" for name in source.extra.outdated_names]
     return PanelContent(
         html=render_macro("shared.html", "summary", head, command, [(ExtraFiles.outdated_title, outdated)])
+    )
+
+
+def _has_values(config: Config) -> bool:
+    """Return whether D and E were trained; a rule in a file counts as one that uses them, because it is not loaded."""
+    return config.rule_is_a_file or config.needs_ensemble or config.algorithm == "critics"
+
+
+def _describe_goal_rule(source: TrainingSource) -> tuple[str, ...]:
+    """Return the last L, share of candidates with D <= L, and E, if the goal rule uses them."""
+    config, points = source.record.configs[0], [curve[-1] for curve in source.record.learning_curves]
+    if not _has_values(config) or not all("reachable" in point and "error" in point for point in points):
+        return ()
+    share, E = (statistics.fmean(point[name] for point in points) for name in ("reachable", "error"))
+    L = config.radius_after_steps(points[0]["steps"])
+    return (
+        f"Then the goal rule worked with L = {L:.3g} of {config.radius:.3g} steps: "
+        f"{share:.0%} of its candidate goals had D ≤ L, and the chosen goals had E = {E:.2g} on average.",
     )
 
 
@@ -177,8 +196,7 @@ def space_panel(source: TrainingSource) -> PanelContent | None:
         shown |= {name: np.ascontiguousarray(arrays[name][0], np.float32) for name in ("D", "E")}
     if past.maps:
         shown["maps"] = np.ascontiguousarray([saved[0] for saved in past.maps.values()], np.float32)
-    has_values = config.rule_is_a_file or config.needs_ensemble or config.algorithm == "critics"
-    return PanelContent(values, shown, render_macro("training.html", "space", has_values))
+    return PanelContent(values, shown, render_macro("training.html", "space", _has_values(config)))
 
 
 def certificate_panel(source: TrainingSource) -> PanelContent | None:
@@ -209,7 +227,11 @@ def hint_panel(source: TrainingSource) -> PanelContent | None:
 def settings_panel(source: TrainingSource) -> PanelContent:
     """Return the settings of the first run."""
     values = source.record.configs[0].to_json() | {"method": source.record.data["method"]}
-    return PanelContent(html=render_macro("shared.html", "settings", "Settings of the first run", values))
+    notes = {
+        "radius": "L: the goal rule prefers goals with D ≤ L, that is, at most this many steps away",
+        "radius_ramp": "steps in which L grows from a quarter of the radius to all of it",
+    }
+    return PanelContent(html=render_macro("shared.html", "settings", "Settings of the first run", values, notes))
 
 
 PANELS: tuple[Panel[TrainingSource], ...] = (
@@ -254,11 +276,14 @@ def training_plots(source: TrainingSource) -> list[CurvePlot]:
     tests = {"success": "last step", "success_any": "any step"}
     # Shares are often 0, which a logarithmic axis cannot show.
     plots = [CurvePlot("Test success", steps, share, _curves_over_steps(record, tests), log_axes=False)]
-    goal_curves = {"inside_test": "in the test space", "on_table": "on the table"}
-    goal_curves |= {"reachable": "candidates with D ≤ L", "train_success": "reached in training"}
-    lines = _curves_over_steps(record, goal_curves)
-    if lines:
-        plots.append(CurvePlot("Goals of training", steps, "share of chosen goals", lines, log_axes=False))
+    goal_curves = {"inside_test": "in the test space", "on_table": "on the table", "train_success": "reached"}
+    if _has_values(record.configs[0]):
+        steps_of_rule = {"radius": "L in use", "distance": "D of chosen goals", "error": "E of chosen goals"}
+        if lines := _curves_over_steps(record, steps_of_rule):
+            plots.append(CurvePlot("What the goal rule works with", steps, "steps", lines, log_axes=False))
+        goal_curves["reachable"] = "candidates with D ≤ L"
+    if lines := _curves_over_steps(record, goal_curves):
+        plots.append(CurvePlot("Goals of training", steps, "share of goals", lines, log_axes=False))
     if past.tests:
         lines = _success_by_distance(past, [config.seed for config in record.configs])
         plots.append(CurvePlot("Success by distance, in the tests", "distance from the start", share, lines, {}, False))
@@ -293,10 +318,14 @@ def _binned_curve(name: str, bins: Sequence[Mapping[str, Any]], seed: int | None
 def _curves_over_steps(record: files.TrainingRecord, names: dict[str, str]) -> list[Curve]:
     """Return for each name the mean over runs and, if there are several runs, the curve of each."""
     lines = []
+    curves = [
+        [{**point, "radius": config.radius_after_steps(point["steps"])} for point in curve]
+        for config, curve in zip(record.configs, record.learning_curves, strict=True)
+    ]
     for key, name in names.items():
         runs = [
             ([point["steps"] for point in curve if key in point], [point[key] for point in curve if key in point])
-            for curve in record.learning_curves
+            for curve in curves
         ]
         if not all(x for x, _ in runs):
             continue

@@ -58,6 +58,7 @@ class StateMetadata:
         if self.layout is not None:
             walls = np.argwhere(self.layout.walls).tolist()
             layout = {"shape": list(self.layout.shape), "cells": self.layout.cells.tolist(), "walls": walls}
+            layout["marks"] = {to_single_line(name): cells.tolist() for name, cells in self.layout.marks.items()}
         # Labels are text from user code; a terminal or a browser would obey control characters in them.
         labels = [to_single_line(label) for label in self.labels]
         return {"start": self.start, "labels": labels, "layout": layout, "space": self.observation_space}
@@ -87,7 +88,8 @@ def _metadata_schema() -> dict[str, Any]:
         return {"type": "array", "items": {"type": "array", "minItems": 2, "maxItems": 2, "items": number}}
 
     # Cells begin at -1, because a state that is not on the map has the cell (-1, -1).
-    layout = object_schema(shape=pairs(1)["items"], cells=pairs(-1), walls=pairs(0))
+    marks = {"type": "object", "additionalProperties": pairs(0)}
+    layout = object_schema(shape=pairs(1)["items"], cells=pairs(-1), walls=pairs(0), marks=marks)
     return object_schema(
         start=nullable_schema(COUNT_SCHEMA),
         labels={"type": "array", "items": {"type": "string"}},
@@ -96,17 +98,20 @@ def _metadata_schema() -> dict[str, Any]:
     )
 
 
-def _parse_layout(shape: list[int], cells: list[list[int]], walls: list[list[int]]) -> GridLayout:
+def _parse_layout(
+    shape: list[int], cells: list[list[int]], walls: list[list[int]], marks: dict[str, list[list[int]]]
+) -> GridLayout:
     rows, columns = shape
     if rows * columns > MAX_MAP_CELLS:
         raise ValueError(f"a map of {rows} x {columns} cells is too large")
     cell_array, wall_array = (np.array(pairs, np.int64).reshape(-1, 2) for pairs in (cells, walls))
-    for pairs in (cell_array, wall_array):
+    mark_arrays = {to_single_line(name): np.array(pairs, np.int64).reshape(-1, 2) for name, pairs in marks.items()}
+    for pairs in (cell_array, wall_array, *mark_arrays.values()):
         if (pairs >= np.array(shape)).any():
             raise ValueError("a cell lies outside of the map")
     blocked = np.zeros((rows, columns), bool)
     blocked[tuple(wall_array.T)] = True
-    return GridLayout((rows, columns), cell_array, blocked)
+    return GridLayout((rows, columns), cell_array, blocked, mark_arrays)
 
 
 def _check_observation_space(space: Any) -> None:

@@ -185,7 +185,7 @@ class ExplorationSession:
             | {f"attempts.{k}": getattr(run.goal_attempts, k) for k in GoalAttempts.ARRAY_NAMES}
             | {"episode_goals": np.array(run.episode_goals, np.int32), "trace": np.array(run.trace, float)}
             | {"episode_reached": np.array(run.episode_reached, bool)}
-            | run.bounds_history.to_arrays()
+            | run.bounds_history.to_arrays(run.counts)
         )
         return arrays, {
             "setting": {**self.setting.__dict__},
@@ -214,7 +214,7 @@ class ExplorationSession:
         # The stage before the estimates: setting the radius resets bounds, which are restored after it.
         self._restore_stage(facts["stage"], certified)
         run.estimates.restore(_select_prefix("estimates", arrays), facts["estimates"])
-        check_arrays(RUN_HISTORY_SCHEMA, arrays, {"N": run.goal_space.n_goal_numbers})
+        check_arrays(RUN_HISTORY_SCHEMA, arrays, {"N": run.goal_space.n_goal_numbers, "S": S, "A": env.n_actions})
         for name in GoalAttempts.ARRAY_NAMES:
             setattr(run.goal_attempts, name, np.array(arrays[f"attempts.{name}"]))
         run.episode_goals = arrays["episode_goals"].tolist()
@@ -291,7 +291,7 @@ def build_result(setting: ExplorationSettings, run: ExplorationRun, status: Stat
         arrays["goals_at"] = space.goals_of_states[:S].astype(np.int32)
     if digests is not None:
         arrays["observations"] = digests
-    arrays |= run.bounds_history.to_arrays() | run.counts.empirical_model_arrays() | estimates.extra_arrays()
+    arrays |= run.bounds_history.to_arrays(run.counts) | run.counts.empirical_model_arrays() | estimates.extra_arrays()
     warned = [*run.env.warnings, *(_unverified_assumptions(run) if digests is not None else [])]
     return Result(
         setting=setting,

@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib.util
 import math
 import resource
+import statistics
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -187,7 +188,7 @@ class TrainingProgress(ProgressDisplay):
         self._test_text = ""
 
     def describe(self, history: TrainingHistory) -> Progress:
-        """Return the steps, the speed and the last test result."""
+        """Return the steps, the speed, what the goal rule works with, and the last test result."""
         rows = history.rows[-len(history.configs) :]
         done, planned = history.steps_before_cycle(rows[0]["cycle"] + 1), history.configs[0].steps
         now = time.monotonic()
@@ -202,7 +203,13 @@ class TrainingProgress(ProgressDisplay):
         if is_tested:
             success = " ".join(f"{row['success']:.2f}" for row in rows)
             self._test_text = f"  success {success} (at {rows[0]['steps']})"  # a cycle begins with its test
-        line = f"{done} / {planned} steps  {speed:.0f} steps/s a run{self._test_text}"
+        estimates = ""
+        if all("radius" in row for row in rows):  # absent from the last test, and for rules without D and E
+            L, share, E = (
+                statistics.fmean(row.get(k, math.nan) for row in rows) for k in ("radius", "reachable", "error")
+            )
+            estimates = f"  L {L:.3g}, {share:.0%} of goals with D <= L, E {E:.2g}"
+        line = f"{done} / {planned} steps  {speed:.0f} steps/s a run{estimates}{self._test_text}"
         return Progress([line], min(done / planned, 1.0), line if is_tested else "")
 
 

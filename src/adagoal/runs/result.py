@@ -477,6 +477,8 @@ def _check_result_consistency(result: Result) -> None:
         f"a goal that {'has no name' if sets else 'is no state'}": max(named, default=-1) < n_goals,
         "a state of a goal without a name": "goals_at" not in arrays or arrays["goals_at"].max(initial=-1) < n_goals,
         "a past of other goals": arrays["past_goals"].max(initial=-1) < n_goals + sets,
+        "a past with policies of other bounds": "past_policy" not in arrays
+        or len(arrays["past_policy"]) == np.isfinite(arrays["past_upper"]).sum(),
         "more observations than states": result.n_states <= len(arrays["visits"]),
         "a goal without a policy": goals <= set(policy_goals),
         "two policies for a goal": len(set(policy_goals)) == len(policy_goals),

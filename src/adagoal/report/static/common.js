@@ -6,9 +6,8 @@ Bokeh.set_log_level("warn");
      show(data)  take new data: once at the beginning, and whenever a live page receives some
      draw()      draw what the user has chosen: after show, and after every redraw()
      start()     connect buttons, once, after the first drawing
-   data.NAME is an array, data.shapes.NAME its shape, and data.facts.NAME any other value of the panel's function. */
+   The element $("NAME") is that of the panel. data.NAME is an array, data.shapes.NAME its shape, and data.facts.NAME any other value of the panel's function. */
 
-const $ = id => document.getElementById(id);
 const page = {data: null};
 const panels = [];
 const addPanel = panel => panels.push(panel);
@@ -25,7 +24,7 @@ function take(data) {
 }
 
 async function begin() {
-  take(await embedded());
+  take(await unpack(embeddedBytes("data")));
   followColours(matchMedia("(prefers-color-scheme: dark)"));
   for (const [plot, element] of drawn) {
     const made = new (Bokeh.require("document").Document)();
@@ -36,13 +35,11 @@ async function begin() {
   document.body.dataset.ready = "yes";
   listen();
 }
-addEventListener("DOMContentLoaded", begin);
 
 /* Reads a block of html_page.pack_data_block. */
 async function unpack(bytes) {
   const types = {"<f8": Float64Array, "<f4": Float32Array, "<i4": Int32Array, "<u4": Uint32Array, "<u2": Uint16Array, "|u1": Uint8Array};
-  const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate"));
-  const whole = await new Response(stream).arrayBuffer();
+  const whole = await inflate(bytes).arrayBuffer();
   const end = 8 + new DataView(whole).getUint32(0, true);
   const head = JSON.parse(new TextDecoder().decode(new Uint8Array(whole, 8, end - 8)));
   const data = {facts: head.facts, shapes: {}};
@@ -51,12 +48,6 @@ async function unpack(bytes) {
     data.shapes[name] = entry.shape;
   }
   return data;
-}
-
-function embedded() {
-  const text = atob($("data").textContent), bytes = new Uint8Array(text.length);
-  for (let i = 0; i < text.length; i++) bytes[i] = text.charCodeAt(i);
-  return unpack(bytes);
 }
 
 /* Plots, and by name their sources, glyphs and lines. A plot is made empty and filled before it is drawn. */

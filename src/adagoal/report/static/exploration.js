@@ -20,16 +20,25 @@ function at(g, moment) {
   return {lower: d.moment_lower[k], upper: d.moment_upper[k], stand: d.moment_stand[k], chosen: d.moment_chosen[k]};
 }
 
-/* The goal of a link such as report.html#goal=20, undefined without one. */
-const linkedGoal = () => page.row[/^#goal=(\d+)$/.exec(location.hash)?.[1]];
+/* The number in a link such as report.html#goal=20, and its goal; undefined without one. */
+const linkedNumber = () => /^#goal=(\d+)$/.exec(location.hash)?.[1];
+const linkedGoal = () => page.row[linkedNumber()];
+
+/* A button that chooses a goal. */
+function goalLink(g) {
+  const button = document.createElement("button");
+  button.type = "button"; button.className = "link"; button.textContent = named(g); button.dataset.goal = page.data.goal[g];
+  return button;
+}
 
 /* The goal that a page shows first: the open one with the largest error, or the farthest if none is open. Goals with a
-   policy and an upper bound come first, because the charts of the others would be empty. */
+   policy and an upper bound come first, because the charts of the others would be empty. Without upper bounds the
+   farthest goal is the one that was visited least. */
 function firstGoal(d) {
-  const all = [...d.goal.keys()], full = all.filter(g => d.policy_row[g] >= 0 && Number.isFinite(d.upper[g]));
-  const goals = full.length ? full : all, open = goals.filter(g => d.stand[g] === OPEN);
+  const all = [...d.goal.keys()], able = all.filter(g => d.policy_row[g] >= 0), full = able.filter(g => Number.isFinite(d.upper[g]));
+  const goals = full.length ? full : able.length ? able : all, open = goals.filter(g => d.stand[g] === OPEN);
   const most = (among, value) => among.reduce((a, b) => value(b) > value(a) ? b : a, among[0] ?? -1);
-  return open.length ? most(open, g => d.error[g]) : most(goals, g => d.upper[g]);
+  return open.length ? most(open, g => d.error[g]) : most(goals, full.length ? g => d.upper[g] : g => -visits(g));
 }
 
 let linkTimer = null;
@@ -81,11 +90,15 @@ addPanel({
     page.moment = atEnd ? last() : Math.min(page.moment, last());
   },
   start() {
-    document.addEventListener("click", event => {  // links to goals in any panel
+    document.addEventListener("click", event => {  // links to goals in any panel, and to the end of the run
       const goal = event.target.dataset ? event.target.dataset.goal : undefined;
       if (goal !== undefined) choose(page.row[Number(goal)]);
+      if (event.target.id === "then-end") { page.moment = last(); redraw(); }
     });
-    addEventListener("hashchange", () => choose(linkedGoal()));
-    choose(linkedGoal());  // a live page fetches its policy
+    const follow = () => {  // a live page fetches the policy
+      if (linkedGoal() !== undefined) choose(linkedGoal()); else if (linkedNumber()) answerUnknown(linkedNumber());
+    };
+    addEventListener("hashchange", follow);
+    follow();
   },
 });

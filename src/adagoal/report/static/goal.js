@@ -22,7 +22,7 @@ const point = s => [page.data.place[2 * s], -page.data.place[2 * s + 1]];
 
 function drawPolicy() {
   const d = page.data, arrows = {x0: [], y0: [], x1: [], y1: [], angle: []}, resets = {x: [], y: []};
-  const policy = page.goal >= 0 && page.model.known ? page.model.policy(page.goal) : null;
+  const policy = page.goal >= 0 && page.model.known ? page.model.policyAt(page.goal, page.moment) : null;
   const path = {x: [], y: []};
   const {x_range: across, y_range: up, height} = mapPlot;  // pixels per unit differ on the two axes of a graph
   const ratio = (height / (up.end - up.start)) / (($("map-plot").clientWidth || height) / (across.end - across.start));
@@ -52,9 +52,14 @@ function drawPolicy() {
 }
 
 function describePath(policy, walk) {
-  const d = page.data;
+  const d = page.data, end = page.moment === last();
   if (page.goal < 0) { $("path-text").textContent = ""; return; }
   if (!page.model.known) { $("path-text").textContent = "This run has no empirical model, so the page cannot show a path."; return; }
+  if (!policy && !end) {
+    $("path-text").textContent = d.moment_policy ? "At this time the run had no policy with an upper bound for this goal."
+      : "This run has no policies of earlier times. The arrows of the end are shown at the end of the slider.";
+    return;
+  }
   if (!policy) {
     $("path-text").textContent = d.policy_row[page.goal] < 0 && d.stand[page.goal] !== BEYOND
       ? `The policy of this goal is not in this file. Open the run with: ${$("watch").textContent}`
@@ -63,7 +68,7 @@ function describePath(policy, walk) {
   }
   const names = walk.slice(0, 12).map(label).join(" → ") + (walk.length > 12 ? " → …" : "");
   const arrives = targets(page.goal).includes(walk[walk.length - 1]);
-  $("path-text").textContent = `Most likely path (${plural(walk.length - 1, "step")}${arrives ? "" : ", then in a circle or to an untried pair"}): ${names}`;
+  $("path-text").textContent = `Most likely path${end ? "" : " of the policy of this time, on the transitions of the whole run"} (${plural(walk.length - 1, "step")}${arrives ? "" : ", then in a circle or to an untried pair"}): ${names}`;
 }
 
 function drawGoal() {
@@ -71,6 +76,8 @@ function drawGoal() {
   if (g < 0) return;
   const now = at(g, page.moment), end = page.moment === last();
   $("goal-title").textContent = `Goal ${named(g)}`;
+  $("python-code").textContent = pythonCode();
+  $("copy-answer").textContent = "";
   $("interval-text").textContent = now.stand === UNSEEN ? "not seen yet at this time"
     : Number.isFinite(now.upper) ? `${round(now.lower, 3)} to ${round(now.upper, 3)} expected steps`
     : `at least ${round(now.lower, 3)} expected steps; no upper bound yet`;
@@ -88,10 +95,67 @@ function drawGoal() {
     }
   });
   fill("band", band);
+  // A chart of one moment, or of no bounds at all, would be empty.
+  $("shrink-part").hidden = new Set(band.x).size < 2 || moments.every(f => at(g, f).lower === 0 && at(g, f).upper === Infinity);
   const highest = Math.max(...moments.map(f => at(g, f).upper).filter(Number.isFinite), d.facts.radius);
   setRange(plots.shrink, [Math.max(d.moment_steps[moments[0]] ?? 1, 1), Math.max(d.facts.steps, 2)], [0, 1.1 * Math.min(highest, top)]);
   part("now-shrink").location = Math.max(d.moment_steps[page.moment], 1);
   part("radius-shrink").location = d.facts.radius;
+}
+
+const labelOf = g => named(g).slice(String(page.data.goal[g]).length).trim();
+const squeeze = text => text.toLowerCase().replaceAll(/\s/g, "");
+
+/* The goal that is meant: its number, its name, or a part of its name; undefined if there is none. */
+function findGoal(text) {
+  const goals = [...page.data.goal.keys()], words = squeeze(text);
+  return goals.find(g => String(page.data.goal[g]) === words) ?? goals.find(g => squeeze(labelOf(g)) === words)
+    ?? goals.find(g => squeeze(named(g)).includes(words));
+}
+
+/* Letters to insert, remove or replace until one text is the other. */
+function editDistance(a, b) {
+  let row = [...Array(b.length + 1).keys()];
+  for (let i = 1; i <= a.length; i++) {
+    const next = [i];
+    for (let j = 1; j <= b.length; j++) next[j] = Math.min(row[j] + 1, next[j - 1] + 1, row[j - 1] + (a[i - 1] !== b[j - 1]));
+    row = next;
+  }
+  return row[b.length];
+}
+
+/* Say that a text names no goal, with links to those whose names are nearest. */
+function answerUnknown(text) {
+  const words = squeeze(text).slice(0, 60), near = g => editDistance(words, squeeze(labelOf(g) || named(g)).slice(0, 60));
+  const close = [...page.data.goal.keys()].map(g => [near(g), g]).filter(([far]) => far <= Math.max(2, words.length / 2));
+  const links = close.sort((a, b) => a[0] - b[0]).slice(0, 3).flatMap(([, g], i) => [i ? " or " : " Did you mean ", goalLink(g)]);
+  $("search-answer").replaceChildren(`No goal is called “${text}”.`, ...links, links.length ? "?" : "");
+}
+
+function searchGoal() {
+  const text = $("goal-search").value.trim(), found = text ? findGoal(text) : undefined;
+  $("search-answer").textContent = "";
+  if (found !== undefined) choose(found); else if (text) answerUnknown(text);
+}
+
+/* Python that loads the run and plays the policy of the chosen goal. */
+function pythonCode() {
+  const d = page.data, g = page.goal, goal = d.goal[g], run = $("python-code").dataset.run;
+  const lines = ["import adagoal", "", run ? `result = adagoal.load(${run})` : "# result = adagoal.explore(...)",
+    `print(result.certificate(${goal}))  # goal ${named(g)}: expected steps, at least and at most`];
+  if (d.stand[g] !== BEYOND) lines.push(`policy = result.policy(${goal})  # policy.act(observation) returns an action`,
+    `[trial] = adagoal.play(${run || "result"}, goals=[${goal}], episodes=100)`, "print(trial.mean, trial.interval, trial.agrees)");
+  return lines.join("\n") + "\n";
+}
+
+async function copyPython() {
+  let answer = "Copied.";
+  try { await navigator.clipboard.writeText($("python-code").textContent); } catch {  // a frame may not write to the clipboard
+    $("python").open = true;
+    getSelection().selectAllChildren($("python-code"));
+    answer = "Selected: copy it with Ctrl+C.";
+  }
+  $("copy-answer").textContent = answer;
 }
 
 /* Steps after which the page ends an episode. */
@@ -119,6 +183,8 @@ function playMany(times) {
 }
 
 function playOne() {
+  page.moment = last();  // the policy of the end plays
+  redraw();
   const aim = new Set(targets(page.goal)), walk = [...page.model.episode(page.model.policy(page.goal), aim, maxSteps())];
   const finish = () => { stopAgent(); note(walk.length - 1, aim.has(walk[walk.length - 1])); redraw(); };
   stopAgent();
@@ -138,6 +204,7 @@ function drawTries() {
   const tries = page.tries[g] || {steps: [], lost: 0}, n = tries.steps.length;
   for (const id of ["try-one", "try-many"]) $(id).disabled = !able;
   $("try-clear").disabled = n + tries.lost === 0;
+  $("tries").closest("figure").hidden = !able;
   const mean = tries.steps.reduce((a, b) => a + b, 0) / n;
   const spread = Math.sqrt(tries.steps.reduce((a, b) => a + (b - mean) ** 2, 0) / Math.max(n - 1, 1) / n);
   if (g < 0) return;
@@ -167,9 +234,7 @@ addPanel({
     $("try-one").onclick = playOne;
     $("try-many").onclick = () => playMany(100);
     $("try-clear").onclick = () => { delete page.tries[page.goal]; drawTries(); };
-    $("goal-search").oninput = () => {
-      const words = $("goal-search").value.trim().toLowerCase(), goals = [...page.data.goal.keys()];
-      if (words) choose(goals.find(g => String(page.data.goal[g]) === words) ?? goals.find(g => named(g).toLowerCase().includes(words)));
-    };
+    $("goal-search").oninput = searchGoal;
+    $("copy-python").onclick = copyPython;
   },
 });

@@ -3,11 +3,7 @@
 {
   const d = () => page.data, number = (name, digits) => ({head: name, value: g => d()[name][g],
     text: g => Number.isNaN(d()[name][g]) ? "" : digits === undefined ? whole(d()[name][g]) : round(d()[name][g], digits)});
-  const goal = {head: "goal", left: true, value: g => d().goal[g], text: named, cell: (cell, g) => {
-    const button = document.createElement("button");
-    button.type = "button"; button.className = "link"; button.textContent = named(g); button.dataset.goal = d().goal[g];
-    cell.append(button);
-  }};
+  const goal = {head: "goal", left: true, value: g => d().goal[g], text: named, cell: (cell, g) => cell.append(goalLink(g))};
   const table = new SortedTable($("table"), [goal, number("lower", 3), number("upper", 3), number("error", 3),
     {head: "visits", value: visits, text: g => whole(visits(g))}, {...number("tried"), head: "episodes"}, number("reached"),
     {head: "state", left: true, value: g => STANDS[d().stand[g]], text: g => STANDS[d().stand[g]]}], {

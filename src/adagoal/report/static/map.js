@@ -29,6 +29,11 @@ addGlyph(mapPlot, "segment", newSource("edges", "x0", "y0", "x1", "y1"),
   addGlyph(mapPlot, "line", path, {x: "@x", y: "@y", line_color: ORANGE, line_width: 3});
   addGlyph(mapPlot, "scatter", newSource("marks", "x", "y", "marker", "size", "fill"),
     {x: "@x", y: "@y", marker: "@marker", size: "@size", fill_color: "@fill", line_color: "#111111", line_width: 1.5});
+  const cells = newSource("cell-words", "x", "y", "text"), word = {x: "@x", y: "@y", text: "@text", text_align: "center"};
+  addGlyph(mapPlot, "rect", cells, {x: "@x", y: "@y", width: 0.94, height: 0.26, fill_color: "#111111", fill_alpha: 0.75, line_color: null});
+  addGlyph(mapPlot, "text", cells, {...word, text_color: "#ffffff", text_baseline: "middle", name: "cell-text"});
+  addGlyph(mapPlot, "text", newSource("node-words", "x", "y", "text"),
+    {...word, text_font_size: "11px", text_baseline: "bottom", y_offset: -10, name: "node-text"});
 }
 
 /* The value of a place: the sum over its states, or the value of the goal with the smallest lower bound. */
@@ -100,6 +105,13 @@ function drawMoment() {
   $("moment-text").textContent = `after ${plural(d.moment_steps[f], "step")}, ${plural(d.moment_episodes[f], "episode")}: `
     + `${counts[DONE]} finished, ${counts[OPEN]} open, ${counts[BEYOND]} beyond, ${counts[UNSEEN]} not seen yet`;
   $("moment-note").textContent = measure === "visits" && f !== last() ? "Visits are those of the end." : "";
+  // Above the map stands the result of the run, or what was known at this moment.
+  $("words").querySelector(".stack > section").hidden = f !== last();
+  $("then").hidden = f === last();
+  $("then-title").textContent = `After ${plural(d.moment_steps[f], "step")}, in the middle of the run`;
+  const others = [[BEYOND, "seemed beyond the radius"], [UNSEEN, "had not been seen yet"]].filter(([stand]) => counts[stand]);
+  $("then-text").textContent = [`The run had ${plural(counts[DONE], "finished goal")} and ${counts[OPEN]} open`,
+    ...others.map(([stand, words]) => `${counts[stand]} ${words}`)].join(", ") + ".";
   $("moment").setAttribute("aria-valuetext", $("moment-text").textContent);
   $("moment").max = last();
   $("moment").value = f;
@@ -119,6 +131,27 @@ function drawMarks() {
   fill("marks", marks);
 }
 
+/* Names on the map: those that the environment gives to cells and, in a graph with room for them, those of the states. */
+function drawWords() {
+  const d = page.data, grid = d.facts.grid, [rows, columns] = d.facts.shape;
+  const width = ($("map-plot").clientWidth || 600) / columns, cell = Math.min(width, mapPlot.height / rows);
+  const marks = d.facts.marks, size = Math.round(Math.min(cell / 4, 14));
+  fill("cell-words", {x: marks.map(([x]) => x), y: marks.map(([, y]) => -y - 0.34), text: marks.map(mark => size < 7 ? "" : mark[2])});
+  part("cell-text").glyph.text_font_size = `${size}px`;
+  // A letter is about 6 pixels wide. Labels that would be cut to a few letters, or would overlap, are left out.
+  const letters = Math.floor(width / 6) - 1, shown = !grid && letters >= 4 && highestLayer() * 30 < mapPlot.height ? page.places : [];
+  const cut = text => text.length > letters ? text.slice(0, letters - 1) + "…" : text;
+  fill("node-words", {x: shown.map(p => p.x), y: shown.map(p => p.y), text: shown.map(p => cut(label(p.states[0])))});
+  part("node-text").glyph.text_color = {value: pageColour("ink")};
+}
+
+/* The largest number of nodes above one another. */
+function highestLayer() {
+  const counts = {};
+  for (const place of page.places) counts[place.x] = (counts[place.x] || 0) + 1;
+  return Math.max(...Object.values(counts), 1);
+}
+
 function frameMap() {
   const d = page.data, [rows, columns] = d.facts.shape, grid = d.facts.grid;
   part("cells").visible = grid;
@@ -126,7 +159,8 @@ function frameMap() {
   const [left, right, low, high] = grid ? [-0.6, columns - 0.4, -rows + 0.4, 0.6] : [-0.5, columns - 0.5, -1.05, 0.05];
   setRange(mapPlot, [left, right], [low, high]);
   const width = $("map").clientWidth || 600;
-  mapPlot.height = grid ? Math.round(Math.min(Math.max(width * rows / columns, 180), 620)) + 30 : 480;
+  mapPlot.height = grid ? Math.round(Math.min(Math.max(width * rows / columns, 180), 620)) + 30
+    : Math.min(80 + 50 * highestLayer(), 480);
   if (grid && width * rows / columns > 620) mapPlot.width_policy = "fixed", mapPlot.width = Math.round(620 * columns / rows);
 }
 
@@ -155,7 +189,7 @@ addPanel({
       x1: edges.map(i => d.place[end(2 * i + 1)]), y1: edges.map(i => -d.place[end(2 * i + 1) + 1])});
     fill("walls", {x: walls.map(i => d.walls[2 * i]), y: walls.map(i => -d.walls[2 * i + 1])});
   },
-  draw() { drawMap(); drawMoment(); drawMarks(); },
+  draw() { drawMap(); drawMoment(); drawMarks(); drawWords(); },
   start() {
     const places = part("places");
     places.selected.properties.indices.change.connect(() => {
@@ -170,6 +204,6 @@ addPanel({
       redraw();
     });
     $("map-frame").onkeydown = move;
-    addEventListener("resize", frameMap);
+    addEventListener("resize", () => { frameMap(); drawWords(); });
   },
 });

@@ -15,6 +15,13 @@ class Model {
     if (row >= 0) return this.data.policy.subarray(row * stages * states, (row + 1) * stages * states);
     return this.fetched[g] || null;
   }
+  /* The policy that the run had for a goal at a moment, null without one; at the end it is the returned policy. */
+  policyAt(g, moment) {
+    const {moment_policy: tables, moment_policy_row: rows} = this.data, moments = this.data.moment_steps.length;
+    if (moment === moments - 1) return this.policy(g);
+    const row = rows ? rows[g * moments + moment] : -1;
+    return row >= 0 ? tables.subarray(row * this.states, (row + 1) * this.states) : null;
+  }
   /* What the policy does in a state at a stage: stage T is the reset, after which it begins again. */
   action(policy, state, stage) {
     const stages = Math.max(Math.round(policy.length / this.states), 1);
