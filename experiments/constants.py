@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from adagoal.compare.experiment import Experiment, ExperimentOptions, ExperimentReport, TextTable
-from adagoal.compare.experiment_runner import make_known_model
+from adagoal.comparison.experiment import Experiment, ExperimentOptions, ExperimentReport, TextTable
+from adagoal.comparison.experiment_runner import make_known_model
 from adagoal.settings.exploration import ExplorationSettings
 from adagoal.tabular.ucbvi import planning_horizon
 from experiments.catalogue import CATALOGUE

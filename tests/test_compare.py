@@ -12,9 +12,9 @@ from matplotlib.figure import Figure
 
 from adagoal.api import explore as api
 from adagoal.cli.main import run_command_line
-from adagoal.compare import anytime_audit, experiment_runner, method_comparison
-from adagoal.compare.anytime_audit import AnytimeAuditor, AuditCheck
-from adagoal.compare.comparison_output import compute_scores, live_score_table, make_error_plots, make_score_table
+from adagoal.comparison import anytime_audit, experiment_runner, method_comparison
+from adagoal.comparison.anytime_audit import AnytimeAuditor, AuditCheck
+from adagoal.comparison.comparison_output import compute_scores, live_score_table, make_error_plots, make_score_table
 from adagoal.core.errors import InputError
 from adagoal.core.exploration_run import ExplorationRun
 from adagoal.core.tabular_policy import Policy

@@ -19,8 +19,8 @@ import pytest
 import adagoal
 from adagoal import parallel
 from adagoal.cli.main import run_command_line
-from adagoal.compare import experiment_runner
-from adagoal.compare.experiment import Experiment
+from adagoal.comparison import experiment_runner
+from adagoal.comparison.experiment import Experiment
 from adagoal.core.errors import EnvironmentFailure, InputError
 from adagoal.core.exploration_run import ExplorationRun
 from adagoal.parallel import Engine, TaskInterrupted, TaskResources, WorkerLost

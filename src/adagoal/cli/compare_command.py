@@ -15,18 +15,18 @@ import click
 from adagoal import parallel
 from adagoal.cli import options
 from adagoal.cli.options import setting_options
-from adagoal.compare.experiment import Experiment, ExperimentInfo
+from adagoal.comparison.experiment import Experiment, ExperimentInfo
 from adagoal.core.errors import ExitCode, InputError
 from adagoal.settings.exploration import ComparisonOptions, ExecutionOptions, ExplorationSettings
 from adagoal.settings.fields import declared_settings
 
 # imported in functions, because --help should not wait for it
 if TYPE_CHECKING:
-    from adagoal.compare.experiment_runner import ExperimentProgress
+    from adagoal.comparison.experiment_runner import ExperimentProgress
 
 RESUME_HELP = "Finished runs are saved as files in the folder; after Ctrl-C, the same command continues."
 COMPARE_INFO = ExperimentInfo(
-    "adagoal.compare.method_comparison:COMPARE", "Compare methods and goal rules over several seeds."
+    "adagoal.comparison.method_comparison:COMPARE", "Compare methods and goal rules over several seeds."
 )
 
 
@@ -59,7 +59,7 @@ def experiment_options(name: str, info: ExperimentInfo) -> options.Decorator:
 
 def run_experiment_command(info: ExperimentInfo, part: str, given: dict[str, Any]) -> None:
     """Run an experiment, or one or all of its parts, and print the tables; ``given`` are the values of its options."""
-    from adagoal.compare import experiment_runner
+    from adagoal.comparison import experiment_runner
 
     # where and how it runs changes no number, so the experiment does not get these options
     jobs, engine, address, as_json = (given.pop(name) for name in ("jobs", "engine", "address", "as_json"))

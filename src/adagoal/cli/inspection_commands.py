@@ -140,7 +140,7 @@ def _find_page_source(folder: Path, env: str | None, trust: bool) -> ReportSourc
 
         return RunFolderSource(folder, env, trust)
     if (folder / "cells").is_dir():
-        from adagoal.compare.method_comparison import ComparisonFolderSource
+        from adagoal.comparison.method_comparison import ComparisonFolderSource
 
         return ComparisonFolderSource(folder)
     raise no_run(folder)

@@ -1,7 +1,7 @@
 """``adagoal compare``: methods and goal rules in the same environments, measured by two stopping times.
 
 *Own stop*: the step at which the method's own rule ends the run. *Audit-stop*: the first step after which its output
-stays correct (:mod:`adagoal.compare.anytime_audit`).
+stays correct (:mod:`adagoal.comparison.anytime_audit`).
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from typing import Any
 
 from adagoal import goal_rules, methods
 from adagoal.api.explore import audit
-from adagoal.compare.anytime_audit import AnytimeAuditor
-from adagoal.compare.comparison_output import (
+from adagoal.comparison.anytime_audit import AnytimeAuditor
+from adagoal.comparison.comparison_output import (
     SCORE_TABLE_NOTE,
     compute_scores,
     live_score_table,
     make_error_plots,
     make_score_table,
 )
-from adagoal.compare.experiment import Experiment, ExperimentOptions, ExperimentReport, RunOutcome
-from adagoal.compare.experiment_runner import run_settings
+from adagoal.comparison.experiment import Experiment, ExperimentOptions, ExperimentReport, RunOutcome
+from adagoal.comparison.experiment_runner import run_settings
 from adagoal.core.argument_checks import parse_key_value
 from adagoal.core.errors import InputError
 from adagoal.core.file_io import read_json

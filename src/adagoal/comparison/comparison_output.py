@@ -11,8 +11,8 @@ import numpy as np
 from rich.table import Table
 
 from adagoal import methods
-from adagoal.compare.anytime_audit import CHECKS_PER_DECADE
-from adagoal.compare.experiment import RunOutcome, TextTable
+from adagoal.comparison.anytime_audit import CHECKS_PER_DECADE
+from adagoal.comparison.experiment import RunOutcome, TextTable
 from adagoal.core.types import Floats
 from adagoal.report.curve_page import Curve, CurvePlot, curves_by_seed
 
