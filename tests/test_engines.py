@@ -23,6 +23,7 @@ from adagoal.comparison import experiment_runner
 from adagoal.comparison.experiment import Experiment
 from adagoal.core.errors import EnvironmentFailure, InputError
 from adagoal.core.exploration_run import ExplorationRun
+from adagoal.core.installation import install_command
 from adagoal.parallel import Engine, TaskInterrupted, TaskResources, WorkerLost
 from adagoal.parallel.exceptions import WorkerDied, WorkerFailure, WorkerKilled, unwrap_reply
 from adagoal.parallel.ray_engine import RayHost, RayWorker
@@ -159,7 +160,7 @@ def test_bad_engines_are_one_line(
     monkeypatch.setitem(sys.modules, "ray", None)
     compare = ["compare", "chain", "--radius", "5", "--out", str(tmp_path)]
     assert run_command_line([*compare, "--engine", "ray"]) == 2
-    assert capsys.readouterr().err.endswith("engine: needs ray: pip install 'adagoal[ray]'\n")
+    assert capsys.readouterr().err.endswith(f"engine: needs ray: {install_command('ray')}\n")
     assert run_command_line([*compare, "--address", "here:1"]) == 2
     assert "address: is for" in capsys.readouterr().err
     with pytest.raises(InputError, match="engine: must be one of local, ray"):
