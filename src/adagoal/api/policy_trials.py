@@ -86,7 +86,8 @@ def play(
 
     Parameters
     ----------
-    run: the folder of the run; or its result, if the environment numbers its states by itself.
+    run: the folder of the run, or its result. A result of an environment whose states are numbered as they are met
+        needs its folder as well.
     goals: goals of the result; all by default.
     episodes: number of attempts for each goal.
     seed: of the random numbers.
@@ -107,11 +108,12 @@ def play(
     alpha = FALSE_CONTRADICTION_PROBABILITY / max(len(chosen), 1)
     rng = random_stream(seed, StreamPurpose.TRIAL)
     with contextlib.ExitStack() as stack:
-        if isinstance(run, Result):
-            tabular_env, counts = _make_new_env(result, env, trust, step_timeout)
-        else:
-            session = stack.enter_context(api.open_restored_session(Path(run), env, trust, step_timeout))
-            tabular_env, counts = session.run.env, session.run.counts
+        made = _make_new_env(result, env, trust, step_timeout) if isinstance(run, Result) else None
+        if made is None:
+            folder = run.saved_folder() if isinstance(run, Result) else Path(run)
+            session = stack.enter_context(api.open_restored_session(folder, env, trust, step_timeout))
+            made = session.run.env, session.run.counts
+        tabular_env, counts = made
         # A restored environment continues the random numbers of the run; the trials should depend on their seed only.
         tabular_env.reset_with_seed(seed)
         return [_try_goal(result, goal, episodes, alpha, tabular_env, counts, rng) for goal in chosen]
@@ -124,24 +126,23 @@ def _select_goals(result: Result, goals: Any) -> list[int]:
         numbers = [result.goal(goal) if isinstance(goal, str) else goal for goal in goals]
     except InputError as error:
         raise InputError(error.reason, "goals") from None
-    for number in numbers:
+    for goal, number in zip(goals, numbers, strict=True):
         if number not in result.goals:
-            raise InputError(f"{number} is not among the {len(result.goals)} goals of the result", "goals")
+            raise InputError(f"{goal!r} is not among the {len(result.goals)} goals of the result", "goals")
     return numbers
 
 
 def _make_new_env(
     result: Result, env: api.EnvOverride, trust: bool, step_timeout: float | None
-) -> tuple[TabularEnv, TransitionCounts]:
+) -> tuple[TabularEnv, TransitionCounts] | None:
+    """Make the environment of a result, or return None if only its folder knows the numbers of the states."""
     setting = result.setting
     source = env_factory.first_env_of_vector(api.resolve_env(setting, env, result.model, trust))
     arguments = setting.env_args if isinstance(source, str) else {}
     made, _ = registry.make_single_env(source, arguments, setting.start_seed, setting.max_states, step_timeout)
     # States that are numbered as they are found would get other numbers than in the policy.
-    if made.initial_states != made.state_bound:
-        text = f"the states of {made.name} have their numbers from the run: give the folder of the run"
-        raise InputError(text, "run")
-    return made, TransitionCounts(made.initial_states, made.n_actions, made.start)
+    is_numbered_when_met = made.initial_states != made.state_bound or "observations" in result.arrays
+    return None if is_numbered_when_met else (made, TransitionCounts(made.initial_states, made.n_actions, made.start))
 
 
 def _try_goal(

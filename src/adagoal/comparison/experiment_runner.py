@@ -123,13 +123,13 @@ class ExperimentProgress(ProgressDisplay):
         seconds = time.monotonic() - self._started
         state = f"{self.n_done} of {self.n_total} runs"
         plain_line = f"{state}: {self._last_outcome}" if self._last_outcome else ""
+        table = None
         if self.is_live and self._experiment.live_table is not None:
             # A copy: the clock describes again in a thread of its own, while the main thread adds outcomes.
             table = self._experiment.live_table(self._outcomes.copy(), self._console.height - 3)
             table.caption = f"{state}, {seconds:,.0f} s"
-            return Progress([], table=table)
         share = self.n_done / max(self.n_total, 1)
-        return Progress([f"{state}, {seconds:,.0f} s   {self._last_outcome}"], share, plain_line)
+        return Progress([f"{state}, {seconds:,.0f} s   {self._last_outcome}"], share, plain_line, table)
 
 
 class _StopTracker:
@@ -148,7 +148,8 @@ def explore_uninterrupted(
 ) -> Result:
     """Call :func:`adagoal.explore`; raise TaskInterrupted if a signal, and not ``observe``, ended the run."""
     tracker = _StopTracker(observe)
-    return _require_complete(api.explore(env, *arguments, observe=tracker, **options), tracker)
+    # The display of the experiment is the only one, also in a notebook.
+    return _require_complete(api.explore(env, *arguments, observe=tracker, progress=False, **options), tracker)
 
 
 def run_settings(setting: ExplorationSettings, observe: Callable[[ExplorationRun], bool | None]) -> Result:
@@ -160,7 +161,7 @@ def run_settings(setting: ExplorationSettings, observe: Callable[[ExplorationRun
 def resume_uninterrupted(folder: Any, observe: Callable[[ExplorationRun], bool | None]) -> Result:
     """Call :func:`adagoal.resume`; raise TaskInterrupted if a signal, and not ``observe``, ended the run."""
     tracker = _StopTracker(observe)
-    return _require_complete(api.resume_exploration(folder, observe=tracker), tracker)
+    return _require_complete(api.resume_exploration(folder, observe=tracker, progress=False), tracker)
 
 
 def _require_complete(result: Result, tracker: _StopTracker) -> Result:

@@ -19,13 +19,7 @@ from typing import Any
 from adagoal import goal_rules, methods
 from adagoal.api.explore import audit
 from adagoal.comparison.anytime_audit import AnytimeAuditor
-from adagoal.comparison.comparison_output import (
-    SCORE_TABLE_NOTE,
-    compute_scores,
-    live_score_table,
-    make_error_plots,
-    make_score_table,
-)
+from adagoal.comparison.comparison_output import Comparison, live_score_table, make_error_plots
 from adagoal.comparison.experiment import Experiment, ExperimentOptions, ExperimentReport, RunOutcome
 from adagoal.comparison.experiment_runner import run_settings
 from adagoal.core.argument_checks import parse_key_value
@@ -41,6 +35,28 @@ from adagoal.runs.exploration_session import ExplorationSession
 from adagoal.settings.exploration import ExplorationSettings
 from adagoal.settings.goal_spec import GoalsArgument as Goals
 from adagoal.settings.goal_spec import build_goal_space, parse_goals, to_goals_argument
+
+
+def pair_worlds(
+    envs: Sequence[str], radius: Sequence[float], epsilon: Sequence[float], env_args: Mapping[str, Any]
+) -> dict[str, dict[str, Any]]:
+    """Return the settings of every environment, from one number for all or one for each."""
+    # the mapping below would drop the first of two equal names
+    for env in envs:
+        if envs.count(env) > 1:
+            raise InputError(f"{env} is given {envs.count(env)} times; give each environment once", "env")
+    radii, accuracies = _one_per_env("radius", radius, len(envs)), _one_per_env("epsilon", epsilon, len(envs))
+    return {
+        env: {"radius": L, "epsilon": accuracy, "env_args": env_args}
+        for env, L, accuracy in zip(envs, radii, accuracies, strict=True)
+    }
+
+
+def _one_per_env(name: str, numbers: Sequence[float], n_envs: int) -> Sequence[float]:
+    if len(numbers) not in (1, n_envs):
+        text = f"must be one number, or one for each environment ({n_envs}), got {len(numbers)} numbers"
+        raise InputError(text, name)
+    return list(numbers) * n_envs if len(numbers) == 1 else numbers
 
 
 def build_settings(
@@ -59,7 +75,7 @@ def build_settings(
     ``constants`` applies to methods that have constants and were given none (:func:`adagoal.methods.apply_constants`).
     """
     settings, parsed_goals = [], parse_goals(goals)
-    plurals = {"method": "methods", "method_args": "methods", "goal_rule": "goal_rules", "env": "worlds"}
+    plurals = {"method": "methods", "method_args": "methods", "goal_rule": "goal_rules"}
     common |= {"goal_space": parsed_goals.states, "goal_sets": parsed_goals.description}
     choices = [parse_method_spec(spec) for spec in method_specs]
     names = [method for method, _ in choices]
@@ -143,13 +159,10 @@ def describe_outcome(outcome: RunOutcome) -> str:
 
 def comparison_report(outcomes: Sequence[RunOutcome], options: ExperimentOptions) -> ExperimentReport:
     """Return the table, the figure and the curves."""
-    from adagoal.report.figures import draw_curve_plots  # Matplotlib takes a second, and workers do not need it
-
-    scores, plots = compute_scores(outcomes), make_error_plots(outcomes)
-    rows = [score.to_dict() for score in scores]
-    text = f"{make_score_table(scores).to_markdown()}\n{SCORE_TABLE_NOTE}\n"
-    figures = {"figure.png": draw_curve_plots(plots)}
-    return ExperimentReport(rows, text, {"rows": rows, "runs": outcomes}, figures, plots=plots)
+    comparison = Comparison(outcomes)
+    rows, figures = [score.to_dict() for score in comparison.scores], {"figure.png": comparison.plot()}
+    data = {"rows": rows, "runs": outcomes}
+    return ExperimentReport(rows, str(comparison), data, figures, plots=make_error_plots(outcomes))
 
 
 def _require_known_model(env: str, env_args: Mapping[str, Any]) -> TabularMDP:
