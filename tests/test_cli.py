@@ -317,6 +317,30 @@ def test_finished_run(done: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert json.loads(capsys.readouterr().out)["ok"] is True
 
 
+def test_summaries_fit_the_terminal(
+    done: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "50")
+    for command in (["audit", str(done)], ["show", str(done)], ["check", "FrozenLake-v1"]):
+        assert run_command_line(command) == 0
+        out = capsys.readouterr().out.splitlines()
+        assert max(map(len, out)) <= 50
+        assert not any(line.rstrip().endswith("-") for line in out), "options are not broken"
+    monkeypatch.delenv("COLUMNS")
+    assert run_command_line(["audit", str(done)]) == 0
+    assert len(capsys.readouterr().out.splitlines()) == 4, "a pipe gets one sentence per line"
+
+
+def test_messages_of_check_spell_options(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_command_line(["check", "Blackjack-v1", "--steps", "50"]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith("Blackjack-v1: adagoal can explore it\n")
+    assert "at most 10,000 (--max-states)" in out
+    assert out.endswith("Next: adagoal explore Blackjack-v1 --radius 20\n")
+    assert run_command_line(["check", "CartPole-v1"]) == 2
+    assert "say how many with --max-states" in capsys.readouterr().out
+
+
 def test_audit_that_fails(done: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = shutil.copytree(done, tmp_path / "run")
     vault.forged_json(folder, "result.json", lambda data: data["goals"].pop())

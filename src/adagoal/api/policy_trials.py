@@ -136,12 +136,14 @@ def _make_new_env(
     result: Result, env: api.EnvOverride, trust: bool, step_timeout: float | None
 ) -> tuple[TabularEnv, TransitionCounts] | None:
     """Make the environment of a result, or return None if only its folder knows the numbers of the states."""
+    if "observations" in result.arrays:
+        return None
     setting = result.setting
     source = env_factory.first_env_of_vector(api.resolve_env(setting, env, result.model, trust))
     arguments = setting.env_args if isinstance(source, str) else {}
     made, _ = registry.make_single_env(source, arguments, setting.start_seed, setting.max_states, step_timeout)
     # States that are numbered as they are found would get other numbers than in the policy.
-    is_numbered_when_met = made.initial_states != made.state_bound or "observations" in result.arrays
+    is_numbered_when_met = made.initial_states != made.state_bound
     return None if is_numbered_when_met else (made, TransitionCounts(made.initial_states, made.n_actions, made.start))
 
 
@@ -159,7 +161,8 @@ def _try_goal(
     expected = max(certificate.upper if is_certified else result.radius, 1.0)
     patience = math.ceil(min(PATIENCE_FACTOR * expected, MAX_ATTEMPT_STEPS))
     states = result.members(goal)
-    steps = [_play_attempt(policy.actions, states, patience, env, counts, rng) for _ in range(episodes)]
+    plans: dict[int, ExplorationPlan] = {}
+    steps = [_play_attempt(plans, policy.actions, states, patience, env, counts, rng) for _ in range(episodes)]
     has_label = result.goal_names is not None or goal < len(result.view.labels)
     label = result.goal_label(goal) if has_label else ""
     # A certified policy needs at most radius + 1 + epsilon steps from any state (lemmas 6 and M4). The factor 2 is a
@@ -170,6 +173,7 @@ def _try_goal(
 
 
 def _play_attempt(
+    plans: dict[int, ExplorationPlan],
     table: Actions,
     states: list[int],
     patience: int,
@@ -177,17 +181,22 @@ def _play_attempt(
     counts: TransitionCounts,
     rng: np.random.Generator,
 ) -> float:
-    """Steps of one attempt from s0; a policy of T > 1 stages starts again, after a reset, until it arrives."""
+    """Steps of one attempt from s0; a policy of T > 1 stages starts again, after a reset, until it arrives.
+
+    ``plans`` are those of earlier attempts, by the number of states that were known.
+    """
     stages, taken = len(table), 0
     while taken < patience:
-        # Built anew each time: an attempt may discover states, for which the policy has no action but the reset.
-        policy = np.full((stages, counts.n_states, 1), env.n_actions, np.int16)
-        policy[:, : table.shape[1], 0] = table
-        # A run ends a rollout to plan again when a pair was tried often enough. A trial must not end then.
-        no_count_limit = np.full(len(counts.n), np.iinfo(np.int64).max)
-        limit, goal_states = stages if stages > 1 else patience, memberships_from_sets([states], counts.n_states)
-        plan = ExplorationPlan(policy, np.zeros(1, np.int64), limit, no_count_limit, goal_states)
-        outcome = env.rollout(plan, np.ones(1), counts, rng, patience, 1)
+        # An attempt may discover states, for which the policy has no action but the reset.
+        if counts.n_states not in plans:
+            policy = np.full((stages, counts.n_states, 1), env.n_actions, np.int16)
+            policy[:, : table.shape[1], 0] = table
+            # A run ends a rollout to plan again when a pair was tried often enough. A trial must not end then.
+            no_count_limit = np.full(len(counts.n), np.iinfo(np.int64).max)
+            limit, goal_states = stages if stages > 1 else patience, memberships_from_sets([states], counts.n_states)
+            plan = ExplorationPlan(policy, np.zeros(1, np.int64), limit, no_count_limit, goal_states)
+            plans[counts.n_states] = plan
+        outcome = env.rollout(plans[counts.n_states], np.ones(1), counts, rng, patience, 1)
         taken += outcome.steps
         # The rollout includes the reset after the goal, which does not count. A goal that holds s0 takes 0 steps.
         if any(outcome.reached):

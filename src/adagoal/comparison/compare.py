@@ -87,7 +87,7 @@ def compare(
         chosen = stack.enter_context(
             contextlib.closing(parallel.make_engine(engine, jobs, address, display.print_line))
         )
-        # Without a folder nobody could open the page and the figure.
+        # The page and the figure are for a folder that stays.
         if folder is not None:
             return Comparison(collect_outcomes(COMPARE, runs, options, chosen, display))
         return Comparison(run_experiment(COMPARE, options, chosen, display).data["runs"])
