@@ -15,7 +15,7 @@ import click
 from adagoal.cli import main as cli
 from adagoal.cli import options
 from adagoal.cli.compare_command import RESUME_HELP, experiment_options, run_experiment_command
-from adagoal.compare.experiment import ExperimentInfo
+from adagoal.comparison.experiment import ExperimentInfo
 from experiments.catalogue import CATALOGUE
 
 

@@ -1,5 +1,5 @@
 """The arena: every method on the same worlds, with both stopping notions (see
-:mod:`adagoal.compare.method_comparison`)."""
+:mod:`adagoal.comparison.method_comparison`)."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from adagoal.compare import method_comparison
-from adagoal.compare.comparison_output import (
+from adagoal.comparison import method_comparison
+from adagoal.comparison.comparison_output import (
     MethodScore,
     compute_scores,
     group_outcomes,
     live_score_table,
     make_error_plots,
 )
-from adagoal.compare.experiment import Experiment, ExperimentOptions, ExperimentReport, RunOutcome, TextTable
+from adagoal.comparison.experiment import Experiment, ExperimentOptions, ExperimentReport, RunOutcome, TextTable
 from adagoal.report.figures import draw_curve_plots
 from adagoal.settings.exploration import ExplorationSettings
 from experiments import required_steps

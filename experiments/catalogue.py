@@ -1,7 +1,7 @@
 """The experiments by name, with what each asks of its user.
 
 This file imports no experiment, so ``python -m experiments NAME --help`` answers at once. An experiment itself says
-``asks=CATALOGUE[NAME]`` (:mod:`adagoal.compare.experiment`).
+``asks=CATALOGUE[NAME]`` (:mod:`adagoal.comparison.experiment`).
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from adagoal.compare.experiment import ExperimentInfo
+from adagoal.comparison.experiment import ExperimentInfo
 from adagoal.settings.fields import SettingInfo
 
 _IN = "experiments"

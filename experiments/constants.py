@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from adagoal.compare.experiment import Experiment, ExperimentOptions, ExperimentReport, TextTable
+from adagoal.comparison.experiment import Experiment, ExperimentOptions, ExperimentReport, TextTable
 from adagoal.settings.exploration import ExplorationSettings
 from adagoal.tabular.ucbvi import planning_horizon
 from experiments.catalogue import CATALOGUE

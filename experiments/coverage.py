@@ -27,7 +27,7 @@ from matplotlib.figure import Figure
 
 from adagoal import goal_rules
 from adagoal.certified.explorer import CertifiedExplorer
-from adagoal.compare.experiment import Experiment, ExperimentOptions, ExperimentReport, RunOutcome, TextTable
+from adagoal.comparison.experiment import Experiment, ExperimentOptions, ExperimentReport, RunOutcome, TextTable
 from adagoal.core.confidence_bounds import clopper_pearson_interval
 from adagoal.core.errors import Status
 from adagoal.core.exploration_run import ExplorationRun

@@ -20,7 +20,7 @@ from matplotlib.colors import ListedColormap, PowerNorm
 from matplotlib.figure import Figure
 
 from adagoal.api.explore import explore
-from adagoal.compare.experiment import (
+from adagoal.comparison.experiment import (
     ColumnFormats,
     Experiment,
     ExperimentOptions,
@@ -28,7 +28,7 @@ from adagoal.compare.experiment import (
     RunOutcome,
     TextTable,
 )
-from adagoal.compare.experiment_runner import run_uninterrupted
+from adagoal.comparison.experiment_runner import run_uninterrupted
 from adagoal.core.exploration_run import ExplorationRun
 from adagoal.core.types import Longs
 from adagoal.envs import toy_models

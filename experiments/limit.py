@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from adagoal.api.explore import audit
-from adagoal.compare.experiment import (
+from adagoal.comparison.experiment import (
     ColumnFormats,
     Experiment,
     ExperimentOptions,
@@ -21,7 +21,7 @@ from adagoal.compare.experiment import (
     RunOutcome,
     TextTable,
 )
-from adagoal.compare.experiment_runner import run_settings
+from adagoal.comparison.experiment_runner import run_settings
 from adagoal.core.transition_data import TransitionCounts
 from adagoal.settings.exploration import ExplorationSettings
 from experiments import instance_bound

@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from adagoal.api.explore import audit, explore, resume_exploration
-from adagoal.compare.experiment import ExperimentOptions, RunOutcome
-from adagoal.compare.experiment_runner import run_uninterrupted
+from adagoal.comparison.experiment import ExperimentOptions, RunOutcome
+from adagoal.comparison.experiment_runner import run_uninterrupted
 from adagoal.core.errors import Status
 from adagoal.core.exploration_run import ExplorationRun
 from adagoal.core.types import Longs

@@ -23,8 +23,8 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from adagoal.api.explore import audit
-from adagoal.compare.comparison_output import AnytimeAuditor
-from adagoal.compare.experiment import (
+from adagoal.comparison.comparison_output import AnytimeAuditor
+from adagoal.comparison.experiment import (
     ColumnFormats,
     Experiment,
     ExperimentOptions,
@@ -32,7 +32,7 @@ from adagoal.compare.experiment import (
     RunOutcome,
     TextTable,
 )
-from adagoal.compare.experiment_runner import run_settings
+from adagoal.comparison.experiment_runner import run_settings
 from adagoal.core.errors import Status
 from adagoal.core.exploration_run import ExplorationRun
 from adagoal.core.tabular_policy import Policy

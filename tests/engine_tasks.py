@@ -64,7 +64,7 @@ def slowly(cell: Any, options: Any) -> Any:
     """Run one cell of a comparison on Ray; on the node that will be killed, mark the start and wait for the kill."""
     import ray
 
-    from adagoal.compare import method_comparison
+    from adagoal.comparison import method_comparison
 
     place = begun(options.out, ray.get_runtime_context().get_node_id())
     if place.exists():

@@ -20,7 +20,9 @@ def test_a_learner_that_imports_the_true_model_is_noticed(tmp_path: Path) -> Non
     (tmp_path / "tabular" / "cheat.py").write_text("def peek():\n    from adagoal.exact.solver import distances\n")
     (tmp_path / "core").mkdir()
     (tmp_path / "core" / "upwards.py").write_text("import adagoal.cli.main\n")
+    (tmp_path / "core" / "around.py").write_text("import adagoal\n\n\ndef run():\n    return adagoal.explore\n")
     assert misplaced_imports(tmp_path) == [
+        "core/around.py (core) imports from adagoal",
         "core/upwards.py (core) imports from cli",
         "tabular/cheat.py (tabular) imports from exact",
     ]

@@ -313,7 +313,7 @@ def test_deep_nesting_is_one_line(old: Path) -> None:
     refused(adagoal("report", old))
 
 
-@pytest.mark.parametrize("wrong", [["--env-arg", "x=" + "[" * 5_000], ["--goal", "9" * 30]])
+@pytest.mark.parametrize("wrong", [["--env-arg", "x=" + "[" * 5_000], ["--goals", "9" * 30]])
 def test_absurd_options_are_one_line(wrong: list[str]) -> None:
     done = adagoal("explore", "chain", "--radius", 6, "--quiet", *wrong)
     assert "Traceback" not in done.stderr
@@ -348,7 +348,7 @@ def test_an_environment_that_fails_is_named_by_play_and_resume(tmp_path: Path, e
     folder = tmp_path / "run"
     begin = ["explore", "attack_envs:Fragile-v0", "--radius", 8, "--budget", 800, "--quiet", "--out", folder]
     assert adagoal(*begin, FAILS="-1").returncode == 3
-    for again in (["play", folder, "--episodes", 50, "--goal", 1], ["resume", folder, "--budget", 5_000, "--quiet"]):
+    for again in (["play", folder, "--episodes", 50, "--goals", 1], ["resume", folder, "--budget", 5_000, "--quiet"]):
         done = adagoal(*again, "--trust", FAILS="40", ERROR=error)
         assert "Traceback" not in done.stderr
         assert done.returncode == 2, done.stderr

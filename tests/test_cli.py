@@ -114,10 +114,10 @@ def one_line(capsys: pytest.CaptureFixture[str]) -> str:
         (["grid-file", "--radius", "5", "--env-arg", "path=5"], "--env-arg: path"),
         (["grid", "--radius", "5", "--goal-rule", "raregoal:alpha=nan"], "alpha must be a number in [1e-09, 1e+09]"),
         (["grid", "--radius", "5", "--goal-rule", "goid:low=2"], "--goal-rule: goid: low must be a number in [0, 1]"),
-        (["grid", "--radius", "5", "--goal", "20"], "--goal: must be one or more states in 0..19, got "),
-        (["grid", "--radius", "5", "--goal", "-1"], "--goal"),
-        (["grid", "--radius", "5", "--goal", "a"], "--goal"),
-        (["grid", "--radius", "5", "--goal", "9" * 30], "--goal: must be one or more states in 0..19, got "),
+        (["grid", "--radius", "5", "--goals", "20"], "--goals: must be one or more states in 0..19, got "),
+        (["grid", "--radius", "5", "--goals", "-1"], "--goals"),
+        (["grid", "--radius", "5", "--goals", "a"], "--goals"),
+        (["grid", "--radius", "5", "--goals", "9" * 30], "--goals: must be one or more states in 0..19, got "),
         (["grid", "--radius", "5", "--env-arg", "rows=" + "[" * 900 + "]" * 900], "--env-arg: rows: must be"),
         (["grid", "--radius", "5", "--env-arg", "rows=" + "[" * 100_000], "--env-arg: rows: must be"),
         (["grid", "--radius", "5", "--budget", "0"], "--budget: must be a whole number in 1..2**62, got 0"),
@@ -312,15 +312,44 @@ def test_finished_run(done: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert wanted | {"steps", "episodes", "plans", "wall_seconds", "goals"} <= data.keys()
     assert all({"goal", "lower", "upper"} <= row.keys() for row in data["goals"])
     assert run_command_line(["audit", str(done)]) == 0
-    assert "C1 holds, C2 holds" in capsys.readouterr().out
+    assert "The audit found no error.\n" in capsys.readouterr().out
     assert run_command_line(["audit", str(done), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["ok"] is True
+
+
+def test_summaries_fit_the_terminal(
+    done: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "50")
+    for command in (["audit", str(done)], ["show", str(done)], ["check", "FrozenLake-v1"]):
+        assert run_command_line(command) == 0
+        out = capsys.readouterr().out.splitlines()
+        assert max(map(len, out)) <= 50
+        assert not any(line.rstrip().endswith("-") for line in out), "options are not broken"
+    monkeypatch.delenv("COLUMNS")
+    assert run_command_line(["audit", str(done)]) == 0
+    assert len(capsys.readouterr().out.splitlines()) == 4, "a pipe gets one sentence per line"
+
+
+def test_messages_of_check_spell_options(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_command_line(["check", "Blackjack-v1", "--steps", "50"]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith("Blackjack-v1: adagoal can explore it\n")
+    assert "at most 10,000 (--max-states)" in out
+    assert out.endswith("Next: adagoal explore Blackjack-v1 --radius 20\n")
+    assert run_command_line(["check", "CartPole-v1"]) == 2
+    assert "say how many with --max-states" in capsys.readouterr().out
 
 
 def test_audit_that_fails(done: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = shutil.copytree(done, tmp_path / "run")
     vault.forged_json(folder, "result.json", lambda data: data["goals"].pop())
     assert run_command_line(["audit", str(folder)]) == 1
+    out = capsys.readouterr().out.splitlines()
+    assert out[0] == "The audit found errors."
+    assert out[2].startswith("C2 fails: 1 goals are missing within ")
+    assert "C2: missing, although V* = " in out[-1], "the goals with errors are listed"
+    assert run_command_line(["audit", str(folder), "--table"]) == 1
     assert "C2 FAILS" in capsys.readouterr().out
 
 
@@ -462,10 +491,10 @@ def test_the_default_folder_tells_runs_apart(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     line = ["explore", "chain", "--epsilon", "2", "--quiet"]
-    for options in ("--radius 4", "--radius 3", "--radius 3 --env-arg n_states=4 --goal 1,2"):
+    for options in ("--radius 4", "--radius 3", "--radius 3 --env-arg n_states=4 --goals 1,2"):
         assert run_command_line([*line, *options.split()]) == 0
     folders = {"chain-radius-4-epsilon-2", "chain-radius-3-epsilon-2"}
-    folders.add("chain-radius-3-epsilon-2-n_states-4-goal-states-1-2")
+    folders.add("chain-radius-3-epsilon-2-n_states-4-goals-1-2")
     assert {path.name for path in (tmp_path / "runs").iterdir()} == folders
     assert "report: runs/chain-radius-4-epsilon-2/report.html\n" in capsys.readouterr().out
 

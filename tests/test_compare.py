@@ -10,10 +10,11 @@ from typing import Any
 import pytest
 from matplotlib.figure import Figure
 
+import adagoal
 from adagoal.api import explore as api
 from adagoal.cli.main import run_command_line
-from adagoal.compare import comparison_output, experiment_runner, method_comparison
-from adagoal.compare.comparison_output import (
+from adagoal.comparison import comparison_output, experiment_runner, method_comparison
+from adagoal.comparison.comparison_output import (
     AnytimeAuditor,
     AuditCheck,
     compute_scores,
@@ -169,13 +170,13 @@ def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         (["chain", "--methods", "certified:x"], "methods: must look like key=value"),
         (["chain", "--goal-rules", "best"], "--goal-rules: unknown rule"),
         (["chain", "--radius", "-1"], "--radius"),
-        (["chain", "grid", "fan", "--radius", "1,2"], "--radius: must be one number, or one for each ENV (3), got 2"),
+        (["chain", "grid", "fan", "--radius", "1,2"], "--radius: must be one number, or one for each environment (3)"),
         (["chain", "--budget", "0"], "--budget"),
         (["chain", "--seeds", "0"], "--seeds"),
         (["chain", "--delta", "1"], "--delta"),
         (["chain", "chain", "--radius", "5,6"], "ENV: chain is given 2 times"),
         (["chain", "--out", __file__], "--out"),
-        (["chain", "--goal", "99"], "--goal"),
+        (["chain", "--goals", "99"], "--goals"),
         (["chain", "--methods", "certified,bpi-ucbvi"], "--methods: bpi-ucbvi takes exactly one goal"),
         (["chain", "--methods", "certified,ucbvi:x=1"], "--methods: ucbvi has no argument 'x'"),
         (["chain", "--methods", "certified,likelihood"], "--methods: chain is not a linear mixture"),
@@ -215,7 +216,7 @@ def test_one_goal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         "n_states=3",
         "--radius",
         "4",
-        "--goal",
+        "--goals",
         "1",
         "--seeds",
         "1",
@@ -233,7 +234,7 @@ def test_one_goal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_the_start_as_the_only_goal_takes_no_steps(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    line = ["compare", "chain", "--radius", "4", "--goal", "0", "--seeds", "1", "--jobs", "1", "--quiet"]
+    line = ["compare", "chain", "--radius", "4", "--goals", "0", "--seeds", "1", "--jobs", "1", "--quiet"]
     assert run_command_line([*line, "--out", str(tmp_path), "--json"]) == 0
     assert [row["own_stop"] for row in json.loads(capsys.readouterr().out)] == [0.0, 0.0]
     assert (tmp_path / "figure.png").exists()
@@ -241,7 +242,7 @@ def test_the_start_as_the_only_goal_takes_no_steps(tmp_path: Path, capsys: pytes
 
 def test_what_a_killed_comparison_left_unfinished_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A figure is drawn before its file is opened; what a kill leaves all the same, the next run removes."""
-    line = ["compare", "chain", "--radius", "4", "--epsilon", "3", "--goal", "1", "--seeds", "1", "--jobs", "1"]
+    line = ["compare", "chain", "--radius", "4", "--epsilon", "3", "--goals", "1", "--seeds", "1", "--jobs", "1"]
     line += ["--goal-rules", "adagoal", "--quiet", "--out", str(tmp_path)]
     parts: list[Path] = []
 
@@ -286,3 +287,35 @@ def test_looks_are_few() -> None:
         len(looks)
         <= comparison_output.CHECKS_PER_DECADE * math.log10(max(rollouts) / comparison_output.FIRST_CHECK_STEPS) + 2
     )
+
+
+def test_from_python() -> None:
+    """The table, its HTML and its figure; the same numbers as the command line."""
+    comparison = adagoal.compare("chain", ["certified", "bayes"], radius=4, goal_rules="adagoal", seeds=2, budget=2000)
+    assert repr(comparison) == "<Comparison in chain: 2 methods and goal rules, 4 runs>"
+    assert "| chain | certified | adagoal | 2 |" in str(comparison)
+    assert "<td>bayes (no guarantee)</td>" in comparison._repr_html_()
+    assert comparison.plot()._repr_png_().startswith(b"\x89PNG")
+    assert [score.method for score in comparison.scores] == ["certified", "bayes"]
+
+
+@pytest.mark.parametrize(
+    ("given", "line"),
+    [
+        ({"env": 3}, "env: must be one or more names, got 3"),
+        ({"env": "chian"}, "env: unknown environment 'chian'"),
+        (
+            {"env": ["chain", "grid"], "radius": [1, 2, 3]},
+            "radius: must be one number, or one for each environment (2)",
+        ),
+        ({"env": "chain", "methods": "certifed"}, "methods: unknown method 'certifed'. Did you mean 'certified'?"),
+        ({"env": "chain", "goal_rules": [len]}, "goal_rules: must be one or more names"),
+        ({"env": "chain", "goals": len}, "goals: runs are in other processes"),
+        ({"env": "chain", "seeds": 0}, "seeds: must be a whole number in 1..10000, got 0"),
+        ({"env": "chain", "jobs": 0}, "jobs: must be a whole number in 1..1024"),
+    ],
+)
+def test_bad_arguments_from_python(given: dict[str, Any], line: str) -> None:
+    with pytest.raises(adagoal.InputError) as error:
+        adagoal.compare(**{"radius": 4} | given)
+    assert str(error.value).startswith(line)

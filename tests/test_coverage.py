@@ -12,7 +12,7 @@ from scipy.stats import binomtest
 from adagoal import goal_rules
 from adagoal.certified import deterministic, events, explorer, gaps
 from adagoal.certified.explorer import CertifiedExplorer
-from adagoal.compare import experiment_runner
+from adagoal.comparison import experiment_runner
 from adagoal.core.confidence_bounds import clopper_pearson_interval
 from adagoal.core.exploration_run import ExplorationRun
 from adagoal.core.transition_data import TransitionCounts

@@ -19,10 +19,11 @@ import pytest
 import adagoal
 from adagoal import parallel
 from adagoal.cli.main import run_command_line
-from adagoal.compare import experiment_runner
-from adagoal.compare.experiment import Experiment
+from adagoal.comparison import experiment_runner
+from adagoal.comparison.experiment import Experiment
 from adagoal.core.errors import EnvironmentFailure, InputError
 from adagoal.core.exploration_run import ExplorationRun
+from adagoal.core.installation import install_command
 from adagoal.parallel import Engine, TaskInterrupted, TaskResources, WorkerLost
 from adagoal.parallel.ray_engine import RayHost, RayWorker
 from adagoal.parallel.task_engine import LocalEngine
@@ -159,7 +160,7 @@ def test_bad_engines_are_one_line(
     monkeypatch.setitem(sys.modules, "ray", None)
     compare = ["compare", "chain", "--radius", "5", "--out", str(tmp_path)]
     assert run_command_line([*compare, "--engine", "ray"]) == 2
-    assert capsys.readouterr().err.endswith("engine: needs ray: pip install 'adagoal[ray]'\n")
+    assert capsys.readouterr().err.endswith(f"engine: needs ray: {install_command('ray')}\n")
     assert run_command_line([*compare, "--address", "here:1"]) == 2
     assert "address: is for" in capsys.readouterr().err
     with pytest.raises(InputError, match="engine: must be one of local, ray"):

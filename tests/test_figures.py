@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from adagoal.compare import experiment_runner
+from adagoal.comparison import experiment_runner
 from adagoal.parallel.task_engine import LocalEngine
 from adagoal.settings.exploration import ExplorationSettings
 from experiments import constants, figure3, intervals, linear_output, price, scaling, separation

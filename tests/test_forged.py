@@ -80,7 +80,7 @@ def one_line(capsys: pytest.CaptureFixture[str]) -> str:
         ["--goal-rule", "none", "--overwrite"],
         ["--env-arg", "slip=2", "--overwrite"],
         ["--method-arg", "x=1", "--overwrite"],
-        ["--goal", "99", "--overwrite"],
+        ["--goals", "99", "--overwrite"],
     ],
 )
 def test_bad_input_leaves_a_finished_run_as_it_was(

@@ -9,6 +9,7 @@ import pytest
 
 import adagoal
 from adagoal.cli.main import run_command_line
+from adagoal.cli.options import split_goals
 from adagoal.core.errors import EnvironmentFailure, InputError
 from adagoal.envs import toy_models
 from goal_sets import GRID
@@ -38,16 +39,40 @@ def test_code_that_a_folder_names_is_not_run(tmp_path, monkeypatch, capsys):
 def test_options_of_the_command_line(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     explore = ["explore", "grid", "--env-arg", "rows=2", "--env-arg", "cols=2", "--radius", "6", "--quiet"]
-    assert run_command_line([*explore, "--goal-label", "(0, 1)", "--goal-label", "(1, 1)", "--out", "two"]) == 0
-    assert adagoal.load("two").goals == [1, 3]  # single states keep their numbers
-    assert run_command_line([*explore, "--goal", "1", "--goal-label", "(1, 1)", "--out", "both"]) == 0
-    assert adagoal.load("both").goals == [1, 3]
+    for i, goals in enumerate((["(0, 1), (1, 1)"], ["1, 3"], ["1,'(1, 1)'"], ["(0, 1)", "3"])):
+        typed = [word for value in goals for word in ("--goals", value)]
+        assert run_command_line([*explore, *typed, "--out", f"run{i}"]) == 0
+        assert adagoal.load(f"run{i}").goals == [1, 3], "single states keep their numbers"
+    assert run_command_line([*explore, "--goals", "(1, 1)", "--out", "one"]) == 0
+    assert adagoal.load("one").goals == [3]
     capsys.readouterr()
-    assert run_command_line([*explore, "--goal", "1", "--goal-keys", "0"]) == 2
-    assert run_command_line([*explore, "--goals", "mine.txt"]) == 2
-    first, other = capsys.readouterr().err.splitlines()
-    assert first == "error: give --goals, --goal-keys, or --goal and --goal-label, not several of these"
-    assert other.startswith("error: --goals: must look like FILE.py:NAME")
+    assert run_command_line([*explore, "--goals", "1", "--goals", "keys:0"]) == 2
+    assert run_command_line([*explore, "--goals", "1,,2"]) == 2
+    assert run_command_line([*explore, "--goals", "(0 1)"]) == 2
+    several, empty, unknown = capsys.readouterr().err.splitlines()
+    assert several == "error: --goals: a file or keys cannot be combined with other goals; give it once"
+    assert empty.startswith("error: --goals: must be states or labels with commas between them, FILE.py:NAME, or keys:")
+    assert unknown.startswith(
+        "error: --goals: open-grid-2x2 has no state and no set of states called '(0 1)'; there are '(0, 1)'"
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "goals"),
+    [
+        ("(4, 5)", ["(4, 5)"]),
+        ("(4, 5), (1, 2)", ["(4, 5)", "(1, 2)"]),
+        ("((1, 2), 0), [3, 4]", ["((1, 2), 0)", "[3, 4]"]),
+        ("3", [3]),
+        ("3,-7", [3, -7]),
+        ("'3', \"a, b\", it's", ["3", "a, b", "it's"]),
+        ("upstairs", ["upstairs"]),
+        ("mine.py:row", "mine.py:row"),
+        ("keys:0,1", "keys:0,1"),
+    ],
+)
+def test_the_goals_of_the_command_line_are_those_of_python(text, goals):
+    assert split_goals(text) == goals
 
 
 def flip():

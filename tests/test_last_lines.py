@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import sys
 from dataclasses import replace
@@ -12,8 +13,8 @@ import numpy as np
 import pytest
 
 import adagoal
-from adagoal.cli import run_commands
 from adagoal.cli.main import run_command_line
+from adagoal.cli.terminal_text import exploration_lines
 from adagoal.core.errors import Status
 from adagoal.deep.config import Config
 from adagoal.report import write_report
@@ -54,20 +55,21 @@ def test_a_run_that_is_not_finished(tmp_path: Path, capsys: pytest.CaptureFixtur
     """Goals without an upper bound yet, and an audit that asks for more than has been promised."""
     asked = ["--radius", "9", "--epsilon", "1", "--budget", "40", "--quiet", "--out", str(tmp_path)]
     assert run_command_line(["explore", "two-room", *asked]) == 3
-    assert " steps or more, open\n" in capsys.readouterr().out
+    assert " or more open  " in capsys.readouterr().out
     assert run_command_line(["audit", str(tmp_path)]) == 1
     told = capsys.readouterr()
     assert told.err.startswith("the run is not finished")
-    assert told.out.endswith("every certificate holds\n")
+    assert "certificates hold.\n" in told.out
 
 
-def test_the_goals_are_listed_at_the_end_of_a_run(capsys: pytest.CaptureFixture[str]) -> None:
-    for rows, last in ((1, "  (0, 2): "), (4, "  ... and 2 more: adagoal export 'a b' ")):
-        run_commands._print_goals(adagoal.explore("grid", 20, 4.0, env_args={"rows": rows, "cols": 3}), Path("a b"))
-        listed = capsys.readouterr().out.splitlines()
-        assert len(listed) == min(3 * rows, 10 + 1)
-        assert listed[0] == "  (0, 0): 0.00 to 0.00 steps"
-        assert listed[-1].startswith(last)
+def test_the_goals_are_listed_at_the_end_of_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdout", io.TextIOWrapper(io.BytesIO(), "utf-8"))
+    for rows, last in ((1, "│ radius 20"), (4, "2 more: adagoal show 'a b' --top 12")):
+        result = adagoal.explore("grid", 20, 4.0, env_args={"rows": rows, "cols": 3})
+        listed = list(exploration_lines(result, Path("a b"), top=10))
+        assert len(listed) == min(3 * rows + 1, 10 + 2)
+        assert listed[0].startswith("(0, 0)  0.00 to 0.00  ━")
+        assert listed[-1] == last
 
 
 def test_the_command_that_goes_on_has_a_budget_that_may_suffice(tmp_path: Path) -> None:

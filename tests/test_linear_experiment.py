@@ -6,7 +6,7 @@ import json
 import numpy as np
 import pytest
 
-from adagoal.compare import experiment_runner
+from adagoal.comparison import experiment_runner
 from adagoal.parallel import TaskResources
 from adagoal.parallel.task_engine import LocalEngine
 from experiments import linear, linear_output, linear_runs, misfit

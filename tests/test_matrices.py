@@ -209,9 +209,7 @@ def test_the_command_line_takes_files(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     adagoal.Model.from_dense(P, name="five", sets={"far": np.arange(5) > 2}, **NAMES).save("five.npz")
     assert (
-        run_command_line(
-            ["explore", "five.npz", "--radius", "20", "--epsilon", "2", "--goal-label", "far", "--out", "r"]
-        )
+        run_command_line(["explore", "five.npz", "--radius", "20", "--epsilon", "2", "--goals", "far", "--out", "r"])
         == 0
     )
     (tmp_path / "five.npz").unlink()
@@ -221,10 +219,10 @@ def test_the_command_line_takes_files(tmp_path, monkeypatch, capsys):
         assert run_command_line([command, "r"]) == 0
     capsys.readouterr()
     assert run_command_line(["explore", "five.npz", "--radius", "20"]) == 2
-    assert run_command_line(["explore", "grid", "--radius", "20", "--goal-label", "far"]) == 2
+    assert run_command_line(["explore", "grid", "--radius", "20", "--goals", "far"]) == 2
     lines = capsys.readouterr().err.splitlines()
     assert lines[0] == "error: five.npz: no such file"
-    assert lines[1].startswith("error: --goal-label: ")
+    assert lines[1].startswith("error: --goals: ")
     assert len(lines) == 2
 
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
-import importlib.machinery
 import sys
 import types
 from dataclasses import replace
@@ -138,34 +136,62 @@ def test_a_run_shows_how_far_it_is(
     adagoal.resume(tmp_path / "run", progress=True)
 
 
-@pytest.mark.parametrize("has_widgets", [True, False])
-def test_a_notebook_gets_the_same_display(
-    has_widgets: bool, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    """Rich draws into a widget of ipywidgets; without that package there are plain lines."""
-    drawn: list[str] = []
+@pytest.fixture
+def notebook(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Stand in for the kernel of a notebook; return the HTML of everything that is displayed."""
+    shown: list[str] = []
 
-    class Output(contextlib.nullcontext[None]):
-        def clear_output(self, wait: bool) -> None:
-            drawn.clear()
+    class Handle:
+        def update(self, bundle: dict[str, str], raw: bool) -> None:
+            assert raw
+            shown.append(bundle["text/html"])
 
-        def close(self) -> None:
-            drawn.append("closed")
+    def display(bundle: dict[str, str], raw: bool, display_id: bool) -> Handle:
+        assert raw
+        assert display_id
+        shown.append(bundle["text/html"])
+        return Handle()
 
-    modules = {"IPython.display": {"display": lambda shown: drawn.append(str(getattr(shown, "text", "")))}}
-    modules["ipywidgets"] = {"Output": Output}
-    for name, content in modules.items():
-        module = types.ModuleType(name)
-        module.__dict__.update(content)
-        module.__spec__ = importlib.machinery.ModuleSpec(name, None)
-        monkeypatch.setitem(sys.modules, name, module if has_widgets or name != "ipywidgets" else None)
-    monkeypatch.setitem(sys.modules, "IPython", types.ModuleType("IPython"))
-    monkeypatch.setattr(rich.console, "Console", functools.partial(rich.console.Console, force_jupyter=True))
-    with progress_display.CertificationProgress() as display:
-        assert display.is_live == has_widgets
-        display(3, 40)
-        assert ("3 open cells" in "".join(drawn)) == has_widgets
-    capfd.readouterr()
+    package, module = types.ModuleType("IPython"), types.ModuleType("IPython.display")
+    package.__dict__["version_info"] = (9, 0)  # Matplotlib reads it
+    package.__dict__["get_ipython"] = lambda: types.SimpleNamespace(kernel=None)
+    module.__dict__["display"] = display
+    monkeypatch.setitem(sys.modules, "IPython", package)
+    monkeypatch.setitem(sys.modules, "IPython.display", module)
+    return shown
+
+
+def test_a_notebook_shows_a_bar_before_the_first_rollout(notebook: list[str]) -> None:
+    """Without an argument, and without ipywidgets. The bar goes away at the end."""
+    seen: list[list[str]] = []
+    adagoal.explore("chain", 4, observe=lambda run: seen.append(notebook.copy()))
+    assert seen[0][0] == '<div>starting</div><progress style="width:30em"></progress>'
+    assert "largest error" in notebook[1]
+    assert notebook[-1] == ""
+    notebook.clear()
+    adagoal.explore("chain", 4, progress=False)
+    assert notebook == []
+
+
+def test_names_in_a_progress_display_are_text(notebook: list[str]) -> None:
+    class Hostile(progress_display.ProgressDisplay):
+        def describe(self) -> progress_display.Progress:
+            return progress_display.Progress([HOSTILE], 0.25)
+
+    with Hostile() as display:
+        display()
+    assert "&lt;script&gt;" in notebook[1]
+    assert 'value="0.250"' in notebook[1]
+
+
+def test_a_comparison_in_a_notebook_shows_its_runs(notebook: list[str], tmp_path: Path) -> None:
+    comparison = adagoal.compare("chain", radius=4, goal_rules="adagoal", seeds=1, budget=500, out=tmp_path / "c")
+    assert any("1 of 1 runs" in html and "chain certified adagoal seed 0: own stop" in html for html in notebook)
+    assert not any("largest error" in html for html in notebook), "runs in this process have no display of their own"
+    notebook.clear()
+    again = adagoal.compare("chain", radius=4, goal_rules="adagoal", seeds=1, budget=500, out=tmp_path / "c")
+    assert again.outcomes == comparison.outcomes
+    assert (tmp_path / "c" / "table.html").is_file()
 
 
 def test_a_terminal_shows_lines_that_are_rewritten(

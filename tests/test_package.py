@@ -12,6 +12,11 @@ import pytest
 import yaml
 
 import adagoal
+from adagoal import goal_rules, methods
+from adagoal.cli import completion
+from adagoal.cli.main import run_command_line
+from adagoal.core import user_code
+from adagoal.envs import registry
 
 ROOT = Path(__file__).parents[1]
 GRID = ["explore", "grid", "--radius", "6", "--epsilon", "2", "--env-arg", "slip=0", "--quiet"]
@@ -42,14 +47,54 @@ def test_workflows_run_targets_that_exist(file: Path) -> None:
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_shell_completion(shell: str) -> None:
-    environment = {**os.environ, "_ADAGOAL_COMPLETE": f"{shell}_source"}
-    command = [sys.executable, "-c", "from adagoal.cli.main import main; main()"]
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=True)
-    assert "_ADAGOAL_COMPLETE" in done.stdout
-    asked = {**os.environ, "_ADAGOAL_COMPLETE": "bash_complete", "COMP_WORDS": "adagoal ex", "COMP_CWORD": "1"}
-    done = subprocess.run(command, capture_output=True, text=True, env=asked, check=True)
-    assert done.stdout.splitlines() == ["plain,explore", "plain,export"]
+def test_the_script_for_tab_completion(shell: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_command_line(["completion", shell]) == 0
+    assert f"_ADAGOAL_COMPLETE={shell}_complete" in capsys.readouterr().out
+
+
+def complete(line: str) -> tuple[list[str], str]:
+    """Return what a shell offers after a line, and the modules that were imported for it."""
+    code = "import atexit, sys; atexit.register(lambda: print(sorted(sys.modules), file=sys.stderr));"
+    code += "from adagoal.cli.main import main; main()"
+    asked = {"_ADAGOAL_COMPLETE": "bash_complete", "COMP_WORDS": line, "COMP_CWORD": str(line.count(" "))}
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, env={**os.environ, **asked}, check=True
+    )
+    return [offer.partition(",")[2] for offer in done.stdout.splitlines() if offer], done.stderr
+
+
+@pytest.mark.parametrize(
+    ("line", "offers"),
+    [
+        ("adagoal ex", ["explore", "export"]),
+        ("adagoal explore two", ["two-room", "two-room-right"]),
+        ("adagoal check Fetch", ["FetchReach-v4", "FetchPush-v4", "FetchPickAndPlace-v4", "FetchSlide-v4"]),
+        ("adagoal train po", ["point-mass"]),
+        ("adagoal compare chain gr", ["grid", "grid-file"]),
+        ("adagoal explore grid --method cert", ["certified"]),
+        ("adagoal train point-mass --goal-rule uni", ["unigoal"]),
+        ("adagoal compare grid --methods bayes,cert", ["bayes,certified"]),
+        ("adagoal compare grid --goal-rules adagoal,uni", ["adagoal,unigoal"]),
+        ("adagoal explore grid --goal-r", ["--goal-rule"]),
+        ("adagoal show runs", ["runs"]),
+        ("adagoal nonsense x", []),
+    ],
+)
+def test_tab_completion(line: str, offers: list[str]) -> None:
+    found, modules = complete(line)
+    assert found == offers
+    assert modules.startswith("["), "a message would appear in the middle of the line"
+    for heavy in ("'jax'", "'matplotlib'", "'numba'", "'scipy'", "'gymnasium'", "'rich.console'"):
+        assert heavy not in modules
+
+
+def test_completed_names_are_those_of_the_registries() -> None:
+    listed = [entry.name for entry in registry.list_environments() if " " not in entry.name]
+    plugins = [*user_code.list_plugin_names(user_code.PluginGroup.ENVIRONMENTS)]
+    assert sorted(completion.EXPLORED_ENVS) == sorted(set(listed) - set(plugins))
+    assert list(completion.METHODS) == list(methods.METHODS)
+    assert list(completion.GOAL_RULES) == list(goal_rules.BUILTIN_RULES)
+    assert all(name.startswith(registry.TRAINING_FAMILIES) for name in completion.TRAINED_ENVS)
 
 
 # --- the wheel, in environments of its own ---

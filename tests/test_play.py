@@ -82,9 +82,9 @@ def test_a_wrong_certificate_is_found_out(folder: Path, tmp_path: Path, capsys: 
     row = json.loads((folder / "result.json").read_text())["goals"][-1]
     forged = shutil.copytree(folder, tmp_path / "forged")
     vault.forged_json(forged, "result.json", lambda data: data["goals"][-1].update(lower=1.0, upper=row["lower"] / 2))
-    assert run_command_line(["play", str(folder), "--goal", str(row["goal"])]) == 0
+    assert run_command_line(["play", str(folder), "--goals", str(row["goal"])]) == 0
     assert "contradicts" not in capsys.readouterr().out
-    assert run_command_line(["play", str(forged), "--goal", str(row["goal"])]) == 1
+    assert run_command_line(["play", str(forged), "--goals", str(row["goal"])]) == 1
     assert "contradicts" in capsys.readouterr().out
 
 
@@ -212,7 +212,7 @@ def test_wrong_types_are_named(folder: Path, wrong: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "words"), [(["--goal", "77"], "--goal: 77 is not among"), (["--episodes", "0"], "--episodes")]
+    ("arguments", "words"), [(["--goals", "77"], "--goals: 77 is not among"), (["--episodes", "0"], "--episodes")]
 )
 def test_bad_input_gets_one_line(
     folder: Path, arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]

@@ -56,14 +56,14 @@ def test_a_set_may_be_near_though_each_of_its_states_is_far(method, tmp_path, ca
             np.testing.assert_array_equal(again.arrays[name], whole.arrays[name])
     if method == "disco":
         assert run_command_line(["report", str(tmp_path)]) == 0
-    assert run_command_line(["play", str(tmp_path), "--goal-label", "middle", "--episodes", "5"]) == 0
+    assert run_command_line(["play", str(tmp_path), "--goals", "middle", "--episodes", "5"]) == 0
     for label, says in {
         "midle": "no goal is called 'midle'",
-        "first": "must be one of the 1 goals of the result, got 'first' (goal 1)",
+        "first": "'first' is not among the 1 goals of the result",
     }.items():
         capsys.readouterr()
-        assert run_command_line(["play", str(tmp_path), "--goal-label", label]) == 2
-        assert capsys.readouterr().err.startswith(f"error: --goal-label: {says}")
+        assert run_command_line(["play", str(tmp_path), "--goals", label]) == 2
+        assert capsys.readouterr().err.startswith(f"error: --goals: {says}")
 
 
 @pytest.mark.parametrize("method", RIVALS)

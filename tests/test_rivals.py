@@ -20,7 +20,7 @@ from adagoal.baselines.incremental import RoundBasedMethod
 from adagoal.baselines.lae import LAE, enough_episodes
 from adagoal.baselines.valae import VALAE
 from adagoal.cli.main import run_command_line as command
-from adagoal.compare import method_comparison
+from adagoal.comparison import method_comparison
 from adagoal.core.errors import InputError
 from adagoal.core.exploration_run import ExplorationRun
 from adagoal.core.tabular_policy import Policy

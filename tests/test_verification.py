@@ -12,6 +12,7 @@ import pytest
 import adagoal
 from adagoal.certified.events import conditional_intervals
 from adagoal.cli.main import run_command_line
+from adagoal.core.installation import install_command
 from adagoal.envs import registry, toy_models
 from adagoal.envs.storm_formats import ExplicitModel, write_explicit_model
 from adagoal.exact import solver
@@ -206,7 +207,7 @@ def test_umb_without_umbi_is_one_line(tmp_path, monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "umbi", None)
     one = np.ones(1)
     model = ExplicitModel("", 0, ("",), np.array([0, 1]), ("a",), one, np.array([0, 1]), np.array([0]), one, one, {})
-    with pytest.raises(adagoal.InputError, match="format: umb needs the umbi package"):
+    with pytest.raises(adagoal.InputError, match="format: umb needs umbi: "):
         write_explicit_model(model, tmp_path / "x.umb")
 
 
@@ -217,7 +218,7 @@ def test_without_stormpy_a_program_is_one_line(tmp_path, monkeypatch, capsys):
     monkeypatch.setitem(__import__("sys").modules, "stormpy", None)
     (tmp_path / "walk.prism").write_text(WALK)
     assert run_command_line(["explore", str(tmp_path / "walk.prism"), "--radius", "9"]) == 2
-    assert capsys.readouterr().err == "error: ENV: walk.prism needs the stormpy package: pip install 'adagoal[storm]'\n"
+    assert capsys.readouterr().err == f"error: ENV: walk.prism needs stormpy: {install_command('storm')}\n"
 
 
 @needs_storm
@@ -226,7 +227,7 @@ def test_without_stormpy_a_program_is_one_line(tmp_path, monkeypatch, capsys):
     [
         (WALK, [], "--model-constants: bad.prism needs values of its constants N"),
         (WALK, ["--model-constants", "N=3,M=1"], "has no open constant 'M'; it needs N"),
-        (WALK, ["--model-constants", "N=3", "--goal-label", "done"], "--goal-label: bad has no state and no set"),
+        (WALK, ["--model-constants", "N=3", "--goals", "done"], "--goals: bad has no state and no set"),
         (WALK, ["--model-constants", "N"], "must look like key=value"),
         ("mdp\nmodule m\n x : [0..", [], "cannot be built by Storm"),
         ("ctmc\nmodule m\n x : [0..1];\n [] x=0 -> 2:(x'=1);\nendmodule", [], "is a CTMC; only DTMCs and MDPs"),
@@ -296,7 +297,7 @@ def test_a_jani_property_names_its_target(tmp_path):
     assert model.n_states == 4
     assert model.states("reach N") == [2]
     assert solver.optimal_distances(model, [3]) == pytest.approx([3.0])
-    line = ["explore", str(tmp_path / "line.jani"), "--radius", "4", "--goal-label", "reach N", "--quiet"]
+    line = ["explore", str(tmp_path / "line.jani"), "--radius", "4", "--goals", "reach N", "--quiet"]
     assert run_command_line([*line, "--model-constants", "N=2", "--out", str(tmp_path / "run")]) == 0
     assert adagoal.load(tmp_path / "run").members("reach N") == [2]
 

@@ -20,7 +20,7 @@ import browser as driver
 from adagoal.api import explore as api
 from adagoal.cli.inspection_commands import LivePublisher
 from adagoal.cli.main import run_command_line as command
-from adagoal.compare.method_comparison import ComparisonFolderSource
+from adagoal.comparison.method_comparison import ComparisonFolderSource
 from adagoal.core.errors import InputError
 from adagoal.core.file_io import folder_lock, is_folder_locked
 from adagoal.report import StateMetadata

@@ -17,11 +17,14 @@ if TYPE_CHECKING:
     from adagoal.api.policy_trials import Trial, play
     from adagoal.api.saved_runs import load, resume
     from adagoal.api.train import train
+    from adagoal.comparison.compare import compare
+    from adagoal.comparison.comparison_output import Comparison
     from adagoal.core.errors import InputError
     from adagoal.core.tabular_policy import Policy
     from adagoal.deep.certification import Certification
     from adagoal.envs.mixture_models import mixture
     from adagoal.envs.model import Model
+    from adagoal.report.plot import plot
     from adagoal.report.show import Page, show
     from adagoal.runs.result import Certificate, Result
 
@@ -30,6 +33,7 @@ __all__ = [
     "Certificate",
     "Certification",
     "Check",
+    "Comparison",
     "InputError",
     "Model",
     "Page",
@@ -39,11 +43,13 @@ __all__ = [
     "audit",
     "certify",
     "check_env",
+    "compare",
     "explore",
     "export",
     "load",
     "mixture",
     "play",
+    "plot",
     "resume",
     "show",
     "train",
@@ -60,11 +66,14 @@ _MODULE_OF_NAME = {
         "api.policy_trials": ["Trial", "play"],
         "api.saved_runs": ["load", "resume"],
         "api.train": ["train"],
+        "comparison.compare": ["compare"],
+        "comparison.comparison_output": ["Comparison"],
         "core.errors": ["InputError"],
         "core.tabular_policy": ["Policy"],
         "deep.certification": ["Certification"],
         "envs.mixture_models": ["mixture"],
         "envs.model": ["Model"],
+        "report.plot": ["plot"],
         "report.show": ["Page", "show"],
         "runs.result": ["Certificate", "Result"],
     }.items()

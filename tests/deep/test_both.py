@@ -26,8 +26,8 @@ def test_resume_report_and_play_on_a_training(
     capsys.readouterr()
     assert run_command_line(["play", folder, "--episodes", "10", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["episodes"] == 10
-    assert run_command_line(["play", folder, "--goal", "3"]) == 2
-    assert "--goal: works for explorations only" in capsys.readouterr().err
+    assert run_command_line(["play", folder, "--goals", "3"]) == 2
+    assert "--goals: works for explorations only" in capsys.readouterr().err
     assert run_command_line(["audit", folder]) == 2
 
 

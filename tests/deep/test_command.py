@@ -17,6 +17,7 @@ from small import CONFIG, SETTINGS, TINY, rollout_worker, words
 import adagoal
 from adagoal.cli.main import run_command_line
 from adagoal.core.errors import EnvironmentFailure, InputError
+from adagoal.core.installation import install_command
 from adagoal.deep.config import Config
 from adagoal.deep.goal_envs import EnvDimensions, EnvSource, GoalEnv
 from adagoal.deep.pointmass import PointMass
@@ -139,7 +140,7 @@ def test_workers_and_policies_need_no_jax() -> None:
 def test_missing_extra_names_the_install_command(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     assert run_command_line(["train", "point-mass"]) == 2
-    assert "pip install 'adagoal[deep]'" in capsys.readouterr().err
+    assert "point-mass needs gymnasium_robotics: " + install_command("deep") in capsys.readouterr().err
 
 
 def test_a_run_leaves_its_folder_and_exit_code_three_when_time_is_up(tmp_path: Path, capsys: Any) -> None:

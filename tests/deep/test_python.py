@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import subprocess
 import sys
@@ -310,6 +311,74 @@ def test_a_whole_observation_has_its_entry() -> None:
         policy(False)({"achieved_goal": [0.0]}, [5.0])
 
 
+def random_policy(with_achieved: bool) -> GoalPolicy:
+    """One with random weights: four numbers in, with a goal of two, and an action of shape [3, 1]."""
+    rng = np.random.default_rng(0)
+    layers = [(rng.normal(size=shape).astype(np.float32), np.zeros(shape[1], np.float32)) for shape in [(6, 8), (8, 3)]]
+    moments = [rng.normal(size=4), np.ones(4), rng.normal(size=2), np.ones(2)]
+    actor = NumpyActor(layers, *[moment.astype(np.float32) for moment in moments], 5.0)
+    return GoalPolicy("line", actor, None, (-1.0,) * 3, (2.0,) * 3, (3, 1), with_achieved, success=0.05)
+
+
+@pytest.mark.parametrize("n", [1, 5])
+def test_a_batch_is_many_calls(n: int) -> None:
+    rng, act = np.random.default_rng(1), random_policy(False)
+    seen, goals = rng.normal(size=(n, 4)), rng.normal(size=(n, 2))
+    actions = act(seen, goals)
+    assert actions.shape == (n, 3, 1)
+    np.testing.assert_allclose(actions, [act(o, g) for o, g in zip(seen, goals, strict=True)], rtol=1e-6)
+    np.testing.assert_array_equal(act(seen, goals[0]), act(seen, np.tile(goals[0], (n, 1))), "one goal for all")
+    np.testing.assert_array_equal(act(seen[0], goals), act(np.tile(seen[0], (n, 1)), goals), "one observation for all")
+    assert act(seen[0], goals[0]).shape == (3, 1)
+
+
+def test_a_batch_of_whole_observations_may_be_nested() -> None:
+    """As a vector environment returns them: a dictionary of arrays [B, ...]."""
+    rng, act = np.random.default_rng(2), random_policy(True)
+    parts = {"b": rng.normal(size=(5, 1)), "a": rng.normal(size=(5, 1, 1))}
+    whole: dict[str, Any] = {
+        "observation": parts,
+        "achieved_goal": rng.normal(size=(5, 2)),
+        "desired_goal": rng.normal(size=(5, 2)),
+    }
+    actions = act(whole, whole["desired_goal"])
+    for i in range(5):
+        one: dict[str, Any] = {"achieved_goal": whole["achieved_goal"][i]}
+        one["observation"] = {name: part[i] for name, part in parts.items()}
+        np.testing.assert_allclose(actions[i], act(one, whole["desired_goal"][i]), rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("seen", "goal", "line"),
+    [
+        ((5, 3), (5, 2), r"observation: must be 4 finite numbers, or a batch \[B, 4\]"),
+        ((5, 4), (6, 2), r"goal: observations and goals are batches of different sizes, \[5, 6\]"),
+        ((5, 4), (2, 3), r"goal: must be 2 finite numbers"),
+        ((0, 4), (2,), r"observation: must be 4 finite numbers"),
+    ],
+)
+def test_batches_that_do_not_fit_are_named(seen: tuple[int, ...], goal: tuple[int, ...], line: str) -> None:
+    with pytest.raises(InputError, match=f"^{line}"):
+        random_policy(False)(np.zeros(seen), np.zeros(goal))
+
+
+def test_distances_of_a_batch(line: TrainResult) -> None:
+    seen, goals = np.zeros((3, 1)), np.array([[3.0], [5.0], [9.0]])
+    D, E = line.policy.distance(seen, goals), line.policy.uncertainty(seen, goals)
+    np.testing.assert_allclose(D, [line.policy.distance([0.0], goal) for goal in goals], rtol=1e-5)
+    np.testing.assert_allclose(E, [line.policy.uncertainty([0.0], goal) for goal in goals], rtol=1e-4)
+
+
+def test_a_training_below_a_cell(line: TrainResult) -> None:
+    assert repr(line).startswith("<TrainResult of ")
+    assert "\n" not in repr(line)
+    last = line.curve()[-1]
+    assert f">{last['success']:.2f}<" in line._repr_html_()
+    assert "<th>goal</th><td>1 numbers</td>" in line.policy._repr_html_()
+    assert "&lt;b&gt;" in dataclasses.replace(line.policy, env="<b>")._repr_html_(), "names are text"
+    assert line.plot()._repr_png_().startswith(b"\x89PNG")
+
+
 @pytest.mark.parametrize("run", [-1, 1, 5, "0"])
 def test_runs_that_there_are_not_are_named(line: TrainResult, run: Any) -> None:
     for function in (line.weights, line.curve, lambda run: line.evaluate(4, run=run)):
@@ -336,7 +405,6 @@ def test_what_a_rule_raises_is_the_rules() -> None:
 @pytest.mark.parametrize(
     ("wrong", "name"),
     [
-        ({"stepps": 10}, "stepps"),
         ({"recipe": "none"}, "recipe"),
         ({"seeds": 0}, "seeds"),
         ({"steps": 0.5}, "steps"),

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from adagoal.api.argument_names import refuse_unknown_arguments
 from adagoal.core.argument_checks import check_folder_path, check_integer
 from adagoal.core.user_code import call_observer
 from adagoal.deep import require_deep_extra
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from adagoal.runs.training_files import TrainingRecord
 
 
+@refuse_unknown_arguments
 @document_settings(ClaimSettings)
 def certify(
     training: str | Path | TrainResult,

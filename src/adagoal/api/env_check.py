@@ -26,7 +26,7 @@ from adagoal.core.environment import TabularEnv
 from adagoal.core.errors import EnvironmentFailure, ExitCode, InputError, to_single_line
 from adagoal.core.types import Floats
 from adagoal.core.user_code import stdout_to_stderr
-from adagoal.deep import env_inspection
+from adagoal.deep import env_inspection, require_deep_extra
 from adagoal.deep.config import Config
 from adagoal.deep.goal_envs import (
     EnvDimensions,
@@ -91,19 +91,20 @@ class Check:
         return {**asdict(self), "ok": self.ok}
 
     def __str__(self) -> str:
-        verdict = "cannot be used" if self.errors else "would be void" if self.void else "fine"
+        use = "can explore it" if self.goal_size is None else "can train a policy on it"
+        verdict = "cannot use it" if self.errors else f"{use}, but its certificates would be void" if self.void else use
         properties = {
             "actions": self.n_actions,
             "observations": self.observations,
             "states declared": self.n_states,
             "exact model known": self.known_model,
-            "one start": self.fixed_start,
-            "seed decides": self.seed_decides,
-            "only np_random": self.one_generator,
+            "fixed start": self.fixed_start,
+            "same seed, same steps": self.seed_decides,
+            "randomness is np_random": self.one_generator,
             "observations in space": self.in_space,
             "numbers in a goal": self.goal_size,
             "reached within": None if self.reached_within is None else f"{self.reached_within:g}",
-            "takes goals": self.takes_goals,
+            "accepts goals": self.takes_goals,
             "time limit": self.time_limit,
             "action masks": self.action_masks,
             "steps tried": f"{self.steps:,}" if self.steps else None,
@@ -113,10 +114,10 @@ class Check:
             "lines printed": self.printed or None,
         }
         words = {True: "yes", False: "no"}
-        lines = [f"{self.env}: {verdict}"]
+        lines = [f"{self.env}: adagoal {verdict}"]
         for name, value in properties.items():
             if value is not None:
-                lines.append(f"  {name:<22}{words[value] if isinstance(value, bool) else value}")
+                lines.append(f"  {name:<25}{words[value] if isinstance(value, bool) else value}")
         kind = "A run" if self.goal_size is None else "Training"
         parts = ((kind, self.plan), ("warning:", self.warnings), ("void:", self.void), ("error:", self.errors))
         return "\n".join([*lines, *(f"{word} {line}" for word, texts in parts for line in texts)])
@@ -331,6 +332,8 @@ def _is_training_only(name: str) -> bool:
         return True
     # A colon names a module, a dot or a slash a file; only plain names can be those of gymnasium-robotics.
     is_unknown = not registry.is_model_name(name) and name not in gymnasium.registry and not set(":./") & set(name)
+    if is_unknown and name.startswith(registry.TRAINING_FAMILIES):
+        require_deep_extra(name)
     if is_unknown and importlib.util.find_spec("gymnasium_robotics") is not None:
         register_robotics_envs()
     return is_unknown and name in gymnasium.registry

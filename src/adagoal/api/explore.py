@@ -13,6 +13,7 @@ from typing import Any
 from numpy.typing import ArrayLike, NDArray
 
 from adagoal import goal_rules, parallel
+from adagoal.api.argument_names import refuse_unknown_arguments
 from adagoal.core import transition_data
 from adagoal.core.argument_checks import check_folder_path
 from adagoal.core.environment import TabularEnv
@@ -50,6 +51,7 @@ EnvArgument = registry.EnvLike | registry.GymVectorEnv
 EnvOverride = EnvArgument | None  # the environment of a run, given again; None if the folder names it
 
 
+@refuse_unknown_arguments
 @document_settings(ExplorationSettings, ExecutionOptions)
 def explore(
     env: EnvArgument | ArrayLike | Sequence[Any],
@@ -75,7 +77,7 @@ def explore(
     out: str | Path | None = None,
     overwrite: bool = False,
     record: bool = False,
-    progress: bool = False,
+    progress: bool | None = None,
     observe: RunObserver | None = None,
 ) -> Result:
     """Find the goals that can be reached within ``radius`` steps, a policy for each, and certificates.
@@ -90,7 +92,7 @@ def explore(
     start, terminal: for a matrix P[s, a, s'] or a list of sparse matrices as ``env``: the start state (0 by default),
         and the states in which the reset is the only action. For a Gymnasium environment, start="random" declares that
         every reset draws the start state.
-    progress: show a progress display on standard error.
+    progress: show a progress display on standard error; by default in notebooks only.
     observe: called with the run after every rollout; the run ends if it returns False.
 
     Examples
@@ -133,7 +135,7 @@ def explore(
             if not isinstance(world, ModelSimulator | GymAdapter | ParallelEnv):
                 raise InputError(f"{name} is an environment of your own class, which does not record steps", "record")
             session.record_transitions()
-        with observe_with_display(ExplorationProgress(setting.budget) if progress else None, observe) as observer:
+        with observe_with_display(lambda: ExplorationProgress(setting.budget), progress, observe) as observer:
             if out_path is None:
                 return session.run_to_end(None, observer)
             with open_locked_folder(out_path, RunKind.EXPLORATION) as folder:
@@ -141,7 +143,7 @@ def explore(
                 # The steps of a run are not part of its settings, so a run that records them is always played.
                 if saved is not None and not record:
                     text = f"{folder.path} already contains this finished run; overwrite=True runs it again"
-                    warnings.warn(text, RunWarning, stacklevel=2)
+                    warnings.warn(text, RunWarning, stacklevel=3)
                     return saved
                 folder.start_new_run()
                 return session.run_to_end(folder, observer)
@@ -208,7 +210,7 @@ def resume_exploration(
     step_timeout: float | None = None,
     engine: str = "local",
     address: str | None = None,
-    progress: bool = False,
+    progress: bool | None = None,
     observe: RunObserver | None = None,
 ) -> Result:
     """Resume an exploration; see :func:`adagoal.resume` for the arguments."""
@@ -225,8 +227,7 @@ def resume_exploration(
             steps = _read_transitions(saved, session.run.counts.n_states, session.run.env.n_actions)
             with _report_misfit(saved.path / session.transitions_file, "not of this run"):
                 session.record_transitions(steps)
-        display = ExplorationProgress(session.setting.budget) if progress else None
-        with observe_with_display(display, observe) as observer:
+        with observe_with_display(lambda: ExplorationProgress(session.setting.budget), progress, observe) as observer:
             return session.run_to_end(folder, observer)
 
 

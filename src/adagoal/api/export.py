@@ -76,7 +76,7 @@ class ExportedChoice(NamedTuple):
 
 
 def export(
-    run: str | Path,
+    run: str | Path | Result,
     format: str = "drn",
     out: str | Path | None = None,
     *,
@@ -90,7 +90,7 @@ def export(
 
     Parameters
     ----------
-    run: the folder of a run. "drn" and "umb" need a run of the method "certified".
+    run: the folder of a run, or a result. "drn" and "umb" need the folder, and a run of the method "certified".
     format: "drn" (Storm's text format), "umb" (needs the extra ``storm``) or "csv".
     out: a folder; by default ``export`` in the folder of the run.
     env: the environment, if the run used an object or code that is not installed.
@@ -105,14 +105,13 @@ def export(
     formats = ("drn", "umb", "csv")
     if format not in formats:
         raise InputError(f"must be one of {', '.join(formats)}, got {format!r}", "format")
-    folder = check_folder_path("run", run)
-    target = folder / "export" if out is None else check_folder_path("out", out)
-    result = load_result(folder)
+    result = run if isinstance(run, Result) else load_result(check_folder_path("run", run))
+    target = result.saved_folder() / "export" if out is None else check_folder_path("out", out)
     if format == "csv":
         path = target / "certificates.csv"
         write_text(path, _certificates_to_csv(result))
         return [path]
-    exported = _load_exported_run(folder, result, env, trust)
+    exported = _load_exported_run(result.saved_folder(), result, env, trust)
     level = f"probability {1 - result.setting.delta:g}"
     low, high = conditional_intervals(exported.empirical)
     p = exported.empirical.p

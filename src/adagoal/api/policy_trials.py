@@ -86,7 +86,8 @@ def play(
 
     Parameters
     ----------
-    run: the folder of the run; or its result, if the environment numbers its states by itself.
+    run: the folder of the run, or its result. A result of an environment whose states are numbered as they are met
+        needs its folder as well.
     goals: goals of the result; all by default.
     episodes: number of attempts for each goal.
     seed: of the random numbers.
@@ -107,11 +108,12 @@ def play(
     alpha = FALSE_CONTRADICTION_PROBABILITY / max(len(chosen), 1)
     rng = random_stream(seed, StreamPurpose.TRIAL)
     with contextlib.ExitStack() as stack:
-        if isinstance(run, Result):
-            tabular_env, counts = _make_new_env(result, env, trust, step_timeout)
-        else:
-            session = stack.enter_context(api.open_restored_session(Path(run), env, trust, step_timeout))
-            tabular_env, counts = session.run.env, session.run.counts
+        made = _make_new_env(result, env, trust, step_timeout) if isinstance(run, Result) else None
+        if made is None:
+            folder = run.saved_folder() if isinstance(run, Result) else Path(run)
+            session = stack.enter_context(api.open_restored_session(folder, env, trust, step_timeout))
+            made = session.run.env, session.run.counts
+        tabular_env, counts = made
         # A restored environment continues the random numbers of the run; the trials should depend on their seed only.
         tabular_env.reset_with_seed(seed)
         return [_try_goal(result, goal, episodes, alpha, tabular_env, counts, rng) for goal in chosen]
@@ -124,24 +126,25 @@ def _select_goals(result: Result, goals: Any) -> list[int]:
         numbers = [result.goal(goal) if isinstance(goal, str) else goal for goal in goals]
     except InputError as error:
         raise InputError(error.reason, "goals") from None
-    for number in numbers:
+    for goal, number in zip(goals, numbers, strict=True):
         if number not in result.goals:
-            raise InputError(f"{number} is not among the {len(result.goals)} goals of the result", "goals")
+            raise InputError(f"{goal!r} is not among the {len(result.goals)} goals of the result", "goals")
     return numbers
 
 
 def _make_new_env(
     result: Result, env: api.EnvOverride, trust: bool, step_timeout: float | None
-) -> tuple[TabularEnv, TransitionCounts]:
+) -> tuple[TabularEnv, TransitionCounts] | None:
+    """Make the environment of a result, or return None if only its folder knows the numbers of the states."""
+    if "observations" in result.arrays:
+        return None
     setting = result.setting
     source = registry.first_env_of_vector(api.resolve_env(setting, env, result.model, trust))
     arguments = setting.env_args if isinstance(source, str) else {}
     made, _ = registry.make_single_env(source, arguments, setting.start_seed, setting.max_states, step_timeout)
     # States that are numbered as they are found would get other numbers than in the policy.
-    if made.initial_states != made.state_bound:
-        text = f"the states of {made.name} are numbered by the run; give the folder of the run, not its result"
-        raise InputError(text, "run")
-    return made, TransitionCounts(made.initial_states, made.n_actions, made.start)
+    is_numbered_when_met = made.initial_states != made.state_bound
+    return None if is_numbered_when_met else (made, TransitionCounts(made.initial_states, made.n_actions, made.start))
 
 
 def _try_goal(
@@ -158,7 +161,8 @@ def _try_goal(
     expected = max(certificate.upper if is_certified else result.radius, 1.0)
     patience = math.ceil(min(PATIENCE_FACTOR * expected, MAX_ATTEMPT_STEPS))
     states = result.members(goal)
-    steps = [_play_attempt(policy.actions, states, patience, env, counts, rng) for _ in range(episodes)]
+    plans: dict[int, ExplorationPlan] = {}
+    steps = [_play_attempt(plans, policy.actions, states, patience, env, counts, rng) for _ in range(episodes)]
     has_label = result.goal_names is not None or goal < len(result.view.labels)
     label = result.goal_label(goal) if has_label else ""
     # A certified policy needs at most radius + 1 + epsilon steps from any state (lemmas 6 and M4). The factor 2 is a
@@ -169,6 +173,7 @@ def _try_goal(
 
 
 def _play_attempt(
+    plans: dict[int, ExplorationPlan],
     table: Actions,
     states: list[int],
     patience: int,
@@ -176,17 +181,22 @@ def _play_attempt(
     counts: TransitionCounts,
     rng: np.random.Generator,
 ) -> float:
-    """Steps of one attempt from s0; a policy of T > 1 stages starts again, after a reset, until it arrives."""
+    """Steps of one attempt from s0; a policy of T > 1 stages starts again, after a reset, until it arrives.
+
+    ``plans`` are those of earlier attempts, by the number of states that were known.
+    """
     stages, taken = len(table), 0
     while taken < patience:
-        # Built anew each time: an attempt may discover states, for which the policy has no action but the reset.
-        policy = np.full((stages, counts.n_states, 1), env.n_actions, np.int16)
-        policy[:, : table.shape[1], 0] = table
-        # A run ends a rollout to plan again when a pair was tried often enough. A trial must not end then.
-        no_count_limit = np.full(len(counts.n), np.iinfo(np.int64).max)
-        limit, goal_states = stages if stages > 1 else patience, memberships_from_sets([states], counts.n_states)
-        plan = ExplorationPlan(policy, np.zeros(1, np.int64), limit, no_count_limit, goal_states)
-        outcome = env.rollout(plan, np.ones(1), counts, rng, (patience, 1))
+        # An attempt may discover states, for which the policy has no action but the reset.
+        if counts.n_states not in plans:
+            policy = np.full((stages, counts.n_states, 1), env.n_actions, np.int16)
+            policy[:, : table.shape[1], 0] = table
+            # A run ends a rollout to plan again when a pair was tried often enough. A trial must not end then.
+            no_count_limit = np.full(len(counts.n), np.iinfo(np.int64).max)
+            limit, goal_states = stages if stages > 1 else patience, memberships_from_sets([states], counts.n_states)
+            plan = ExplorationPlan(policy, np.zeros(1, np.int64), limit, no_count_limit, goal_states)
+            plans[counts.n_states] = plan
+        outcome = env.rollout(plans[counts.n_states], np.ones(1), counts, rng, (patience, 1))
         taken += outcome.steps
         # The rollout includes the reset after the goal, which does not count. A goal that holds s0 takes 0 steps.
         if any(outcome.reached):

@@ -25,7 +25,7 @@ def resume(
     goal_rule: str | GoalRule | None = None,
     trust: bool = False,
     step_timeout: float | None = None,
-    progress: bool = False,
+    progress: bool | None = None,
     observe: Callable[[Any], bool | None] | None = None,
     goals: Any = None,
     engine: str | None = None,

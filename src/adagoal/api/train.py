@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -9,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from adagoal import goal_rules
+from adagoal.api.argument_names import unknown_argument
 from adagoal.core.argument_checks import check_folder_path
 from adagoal.core.errors import InputError
 from adagoal.deep import require_deep_extra
@@ -44,7 +46,7 @@ def train(
     minutes: float = math.inf,
     checkpoint_every: int = 0,
     step_timeout: float | None = None,
-    progress: bool = False,
+    progress: bool | None = None,
     observe: Callable[[TrainingHistory], bool | None] | None = None,
     tensorboard: str | Path | None = None,
     make_rollouts: RolloutFactory | None = None,
@@ -76,7 +78,8 @@ def train(
     checkpoint_every: cycles between two checkpoints; 0 adapts to how long a save takes.
     step_timeout: seconds after which a step of the environment counts as hanging. The run then ends with an error, and
         everything learnt is saved.
-    progress: show a progress bar on standard error, or a line for each test if it is not a terminal.
+    progress: show a progress bar on standard error, or a line for each test if it is not a terminal; by default in
+        notebooks only.
     observe: called with the history after every cycle; if it returns False, the run ends.
     tensorboard: folder for the numbers of every cycle (:class:`adagoal.runs.training_session.TensorBoardObserver`).
     make_rollouts: makes the engine that plays the episodes, by default worker processes
@@ -92,7 +95,12 @@ def train(
     >>> trained = adagoal.train("point-mass", steps=20_000, out="runs/point-mass")  # doctest: +SKIP
     >>> trained.success  # doctest: +SKIP
     """
-    require_deep_extra()
+    # The environment is an argument of its own, so it is no setting here although Config has such a field.
+    known = declared_settings(Config).keys() - {"env"}
+    for name in settings:
+        if name not in known:
+            raise unknown_argument("train", name, [*inspect.signature(train).parameters, *known])
+    require_deep_extra(env if isinstance(env, str) else "deep training")
     # Absolute now, because the environment may change the current folder.
     out = None if out is None else check_folder_path("out", out)
     from adagoal.api.certified_training import train_until_certified
@@ -110,10 +118,6 @@ def train(
                 raise InputError("cannot be combined with a Config; set it there", name)
         source, rule = EnvSource.from_argument(configs[0].env, set_goal), None
     else:
-        # The environment is an argument of its own, so it is no setting here although Config has such a field.
-        unknown = settings.keys() - declared_settings(Config).keys() | settings.keys() & {"env"}
-        if unknown:
-            raise InputError("there is no setting of this name; see adagoal.deep.Config", min(unknown))
         named_recipe = resolve_recipe(recipe)
         opening = describe_auto_recipe(recipe, named_recipe)
         rule = goal_rule if callable(goal_rule) else None
@@ -132,7 +136,7 @@ def train(
     limits: dict[str, Any] = {"workers": workers, "minutes": minutes, "checkpoint_every": checkpoint_every}
     limits |= {"step_timeout": step_timeout, "tensorboard": tensorboard, "overwrite": overwrite}
     limits |= {} if make_rollouts is None else {"make_rollouts": make_rollouts}
-    with observe_with_display(TrainingProgress(opening=opening) if progress else None, observe) as observer:
+    with observe_with_display(lambda: TrainingProgress(opening=opening), progress, observe) as observer:
         if until is not None and out is not None:
             return train_until_certified(configs[0], out, source, rule, observe=observer, **claim, **limits)
         return start_training(configs, out, source, rule, observe=observer, **limits)
@@ -142,7 +146,7 @@ def resume_training(
     folder: str | Path,
     budget: int | None = None,
     *,
-    progress: bool = False,
+    progress: bool | None = None,
     observe: Callable[[TrainingHistory], bool | None] | None = None,
     **options: Any,
 ) -> TrainResult:
@@ -151,7 +155,7 @@ def resume_training(
     from adagoal.runs import training_session
     from adagoal.runs.progress_display import TrainingProgress, observe_with_display
 
-    with observe_with_display(TrainingProgress() if progress else None, observe) as observer:
+    with observe_with_display(TrainingProgress, progress, observe) as observer:
         return training_session.resume_training(folder, budget or 0, observe=observer, **options)
 
 

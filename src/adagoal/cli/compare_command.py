@@ -15,18 +15,18 @@ import click
 from adagoal import parallel
 from adagoal.cli import options
 from adagoal.cli.options import setting_options
-from adagoal.compare.experiment import Experiment, ExperimentInfo
-from adagoal.core.errors import ExitCode, InputError
+from adagoal.comparison.experiment import Experiment, ExperimentInfo
+from adagoal.core.errors import ExitCode
 from adagoal.settings.exploration import ComparisonOptions, ExecutionOptions, ExplorationSettings
 from adagoal.settings.fields import declared_settings
 
 # imported in functions, because --help should not wait for it
 if TYPE_CHECKING:
-    from adagoal.compare.experiment_runner import ExperimentProgress
+    from adagoal.comparison.experiment_runner import ExperimentProgress
 
 RESUME_HELP = "Finished runs are saved as files in the folder; after Ctrl-C, the same command continues."
 COMPARE_INFO = ExperimentInfo(
-    "adagoal.compare.method_comparison:COMPARE", "Compare methods and goal rules over several seeds."
+    "adagoal.comparison.method_comparison:COMPARE", "Compare methods and goal rules over several seeds."
 )
 
 
@@ -59,7 +59,7 @@ def experiment_options(name: str, info: ExperimentInfo) -> options.Decorator:
 
 def run_experiment_command(info: ExperimentInfo, part: str, given: dict[str, Any]) -> None:
     """Run an experiment, or one or all of its parts, and print the tables; ``given`` are the values of its options."""
-    from adagoal.compare import experiment_runner
+    from adagoal.comparison import experiment_runner
 
     # where and how it runs changes no number, so the experiment does not get these options
     jobs, engine, address, as_json = (given.pop(name) for name in ("jobs", "engine", "address", "as_json"))
@@ -120,7 +120,7 @@ def _exit_unfinished(reason: str, display: ExperimentProgress, out: Path) -> NoR
 @click.option("--goal-rules", type=options.NAMES, default="adagoal,unigoal", show_default=True, help="As in explore.")
 @setting_options(ExplorationSettings, "budget", default=10**7, help="Steps after which a run ends.  [default: 1e7]")
 @setting_options(ExplorationSettings, "env_args")
-@options.goal_options
+@options.goals_option(options.goals_help)
 @experiment_options("compare", COMPARE_INFO)
 def compare(
     worlds: tuple[str, ...],
@@ -129,23 +129,10 @@ def compare(
     env_args: dict[str, Any],
     **given: Any,
 ) -> None:
-    # the mapping below would drop the first of two equal names
-    for env in worlds:
-        if worlds.count(env) > 1:
-            raise InputError(f"ENV: {env} is given {worlds.count(env)} times; give each environment once")
-    radii, accuracies = _one_per_env("radius", radius, worlds), _one_per_env("epsilon", epsilon, worlds)
-    given["worlds"] = {
-        env: {"radius": L, "epsilon": accuracy, "env_args": env_args}
-        for env, L, accuracy in zip(worlds, radii, accuracies, strict=True)
-    }
-    with options.take_goals_argument(given), options.rename_in_errors(env="ENV", worlds="ENV", goal_rule="goal_rules"):
+    from adagoal.comparison.method_comparison import pair_worlds
+
+    with options.rename_in_errors(env="ENV", worlds="ENV", goal_rule="goal_rules"):
+        given["worlds"] = pair_worlds(worlds, radius, epsilon, env_args)
         given["common"] = {name: given.pop(name) for name in ("delta", "constants", "budget", "goals")}
         given["common"]["seed"] = given["seed"]
         run_experiment_command(COMPARE_INFO, "all", given)
-
-
-def _one_per_env(name: str, numbers: tuple[float, ...], worlds: tuple[str, ...]) -> tuple[float, ...]:
-    if len(numbers) not in (1, len(worlds)):
-        text = f"must be one number, or one for each ENV ({len(worlds)}), got {len(numbers)} numbers"
-        raise InputError(text, name)
-    return numbers * len(worlds) if len(numbers) == 1 else numbers

@@ -5,12 +5,11 @@ from __future__ import annotations
 import contextlib
 import json
 import math
-import shutil
-import sys
+import re
 import threading
 import time
 import webbrowser
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Any
@@ -20,6 +19,7 @@ import click
 from adagoal.cli import options
 from adagoal.cli.main import parameter_spelling
 from adagoal.cli.options import setting_options
+from adagoal.cli.terminal_text import draw_bars, echo_headline, echo_wrapped, exploration_lines
 from adagoal.core.errors import InputError, Status
 from adagoal.runs.folder_reader import find_saved_run, is_training_folder, no_run, read_saved_run
 from adagoal.settings.exploration import ExecutionOptions, ExplorationSettings
@@ -38,11 +38,15 @@ def show(folder: Path, top: int, open_page: bool) -> None:
 
     For training runs, show the success in every test.
     """
-    # a pipe has no width; 80 columns suit a file or a pager
-    width = shutil.get_terminal_size((80, 24)).columns
-    lines = _training_lines(folder, width) if is_training_folder(folder) else _exploration_lines(folder, top, width)
-    for line in lines:
-        click.echo(line)
+    if is_training_folder(folder):
+        _show_training(folder)
+    else:
+        from adagoal.runs.result import load_result
+
+        result = load_result(folder)
+        echo_headline(result)
+        for line in exploration_lines(result, folder, top):
+            click.echo(line)
     if open_page:
         page = folder / "report.html"
         if not page.is_file():
@@ -50,62 +54,17 @@ def show(folder: Path, top: int, open_page: bool) -> None:
         webbrowser.open(page.absolute().as_uri())
 
 
-def _exploration_lines(folder: Path, top: int, width: int) -> Iterator[str]:
-    from adagoal.runs.result import load_result
-    from adagoal.runs.result_text import make_headline
-
-    result = load_result(folder)
-    yield click.wrap_text(str(make_headline(result)), width)
-    # the intervals of a void run mean nothing
-    rows = [row for row in result.table() if row["within"] and result.status is not Status.VOID]
-    rows.sort(key=lambda row: (row["lower"], row["goal"]))
-    bars = []
-    for row in rows[:top]:
-        lower, upper = row["lower"], row["upper"]
-        numbers = f"{lower:.2f} to {upper:.2f}" if math.isfinite(upper) else f"{lower:.2f} or more"
-        bars.append((row["label"], numbers + " open" * row["open"], lower, upper))
-    yield from _draw_bars(bars, width, result.radius, f"radius {result.radius:g}")
-    if len(rows) > top:
-        yield click.wrap_text(f"{len(rows) - top} more: adagoal show {quote(str(folder))} --top {len(rows)}", width)
-
-
-def _training_lines(folder: Path, width: int) -> Iterator[str]:
+def _show_training(folder: Path) -> None:
     from adagoal.runs.training_files import read_training_record
 
     record = read_saved_run(folder, read_training_record)
     for config, curve in zip(record.configs, record.learning_curves, strict=True):
-        title = f"{record.data['status']}: {config.env}, goal rule {config.goal_rule}, seed {config.seed}"
-        yield click.wrap_text(title, width)
+        echo_wrapped(f"{record.data['status']}: {config.env}, goal rule {config.goal_rule}, seed {config.seed}")
         # at most ten tests, evenly spaced, and always the last one
         points = curve[::-1][:: math.ceil(len(curve) / 10)][::-1]
         bars = [(f"{p['steps']:,} steps", f"{p['success']:.2f}", 0.0, p["success"]) for p in points]
-        yield from _draw_bars(bars, width, 1.0, "all test goals reached")
-
-
-def _draw_bars(rows: Sequence[tuple[str, str, float, float]], width: int, mark: float, mark_text: str) -> Iterator[str]:
-    """Draw (label, numbers, lower, upper) as one line each, at most ``width`` columns wide, with a line at ``mark``."""
-    from rich.cells import cell_len, set_cell_size
-
-    # an old Windows console or a pipe may have an encoding without lines
-    solid, dashed, line = "━┄│" if "utf" in (sys.stdout.encoding or "").lower() else "=-|"
-    longest = max([mark, *(upper for *_, upper in rows if math.isfinite(upper))])
-    # cells, not characters: a label may have wide characters
-    label_width = min(max((cell_len(label) for label, *_ in rows), default=0), width // 3)
-    number_width = max((len(numbers) for _, numbers, *_ in rows), default=0)
-    columns = max(width - label_width - number_width - 4, 1)
-
-    def column(value: float) -> int:
-        # min, because round(inf) raises
-        return round(min(value / longest, 1.0) * (columns - 1))
-
-    for label, numbers, lower, upper in rows:
-        shade = solid if math.isfinite(upper) else dashed
-        bar = (" " * column(lower) + shade * (column(upper) - column(lower) + 1)).ljust(columns)
-        bar = bar[: column(mark)] + line + bar[column(mark) + 1 :]
-        text = f"{set_cell_size(label, label_width)}  {numbers:>{number_width}}  {bar}".rstrip()
-        yield set_cell_size(text, min(cell_len(text), width))
-    if rows:
-        yield click.wrap_text(f"{line} {mark_text}", width)
+        for line in draw_bars(bars, 1.0, "all test goals reached"):
+            click.echo(line)
 
 
 @click.command(epilog="Example: adagoal watch runs/two-room")
@@ -140,7 +99,7 @@ def _find_page_source(folder: Path, env: str | None, trust: bool) -> ReportSourc
 
         return RunFolderSource(folder, env, trust)
     if (folder / "cells").is_dir():
-        from adagoal.compare.method_comparison import ComparisonFolderSource
+        from adagoal.comparison.method_comparison import ComparisonFolderSource
 
         return ComparisonFolderSource(folder)
     raise no_run(folder)
@@ -226,17 +185,24 @@ def check(env: str, as_json: bool, **given: Any) -> None:
     from adagoal.api.env_check import check_env
 
     outcome = check_env(env, **given)
-    outcome.errors = [_spell_as_option(line) for line in outcome.errors]
-    outcome.void = [_spell_as_option(line) for line in outcome.void]
-    click.echo(json.dumps(outcome.to_dict(), indent=1) if as_json else str(outcome))
+    for lines in (outcome.errors, outcome.void, outcome.warnings, outcome.plan):
+        lines[:] = map(_spell_as_options, lines)
+    if as_json:
+        click.echo(json.dumps(outcome.to_dict(), indent=1))
+    else:
+        for line in str(outcome).splitlines():
+            click.echo(line) if line.startswith(" ") else echo_wrapped(line, "  ")
+    if outcome.ok and not as_json:
+        command = f"explore {quote(env)} --radius 20" if outcome.goal_size is None else f"train {quote(env)}"
+        click.echo(f"Next: adagoal {command}")
     if outcome.exit_code:
         raise click.exceptions.Exit(outcome.exit_code)
 
 
-def _spell_as_option(line: str) -> str:
-    """Replace the argument at the beginning of a message (``env_args``) by its option (``--env-arg``)."""
-    name, colon, rest = line.partition(": ")
-    spelled = {
-        parameter.name: parameter_spelling(parameter) for parameter in click.get_current_context().command.params
-    }
-    return f"{spelled[name]}{colon}{rest}" if name in spelled else line
+def _spell_as_options(line: str) -> str:
+    """Replace arguments in a message (``env_args: ...``, ``max_states``) by their options (``--env-arg``)."""
+    for parameter in click.get_current_context().command.params:
+        name, spelled = str(parameter.name), parameter_spelling(parameter)
+        # Words such as env or seed also have a meaning of their own.
+        line = line.replace(name, spelled) if "_" in name else re.sub(rf"^{name}: ", f"{spelled}: ", line)
+    return line

@@ -15,7 +15,9 @@ from types import NoneType
 from typing import Any, Generic, TypeVar
 
 import click
+from click.shell_completion import CompletionItem
 
+from adagoal.cli import completion
 from adagoal.core.argument_checks import parse_key_value
 from adagoal.core.errors import InputError
 from adagoal.core.user_code import is_file_spec
@@ -66,8 +68,15 @@ class ParsedParam(click.ParamType[_Value], Generic[_Value]):
     form as those of the Python functions.
     """
 
-    def __init__(self, metavar: str, parse: Callable[[str], _Value], expected: str) -> None:
-        self.name, self._parse, self._expected = metavar, parse, expected
+    def __init__(
+        self, metavar: str, parse: Callable[[str], _Value], expected: str, complete: Callable[..., Any] | None = None
+    ) -> None:
+        self.name, self._parse, self._expected, self._complete = metavar, parse, expected, complete
+
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        """Return the values that a shell offers."""
+        found = [] if self._complete is None else self._complete(ctx, param, incomplete)
+        return [item if isinstance(item, CompletionItem) else CompletionItem(item) for item in found]
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> _Value:
         """Return the parsed value."""
@@ -126,8 +135,8 @@ NUMBERS = ParsedParam(
     lambda text: tuple(float(part) for part in text.split(",")),
     "one or more numbers with commas between them",
 )
-NAMES = ParsedParam("A,B,...", _parse_names, "one or more names with commas between them")
-FOLDER = ParsedParam("FOLDER", _parse_path, "a folder")
+NAMES = ParsedParam("A,B,...", _parse_names, "one or more names with commas between them", completion.complete_name)
+FOLDER = ParsedParam("FOLDER", _parse_path, "a folder", completion.complete_folder)
 
 
 def _allow_local_module(env: str) -> str:
@@ -150,7 +159,7 @@ def allow_local_imports(allowed: bool) -> bool:
     return allowed
 
 
-ENV = ParsedParam("ENV", _allow_local_module, "an environment")
+ENV = ParsedParam("ENV", _allow_local_module, "an environment", completion.complete_env)
 
 
 def setting_options(cls: type[Any], *names: str, prefix: str = "", **changes: Any) -> Decorator:
@@ -193,6 +202,8 @@ def setting_option(info: SettingInfo, **changes: Any) -> Decorator:
         }
         if info.default_text or default not in (None, "", float("inf")):
             keywords["help"] += f"  [default: {info.default_text or shown}]"
+    if info.name in ("method", "goal_rule"):
+        keywords["shell_complete"] = completion.complete_name
     if changes.get("required"):
         keywords |= {"help": info.help, "default": None}
     # the long name comes first, because messages use the first one
@@ -237,7 +248,9 @@ def default_run_folder(env: str, options: Mapping[str, Any]) -> Path:
 
 # The options below are shared by several commands and are no settings.
 env_argument = click.argument("env", metavar="ENV", type=ENV)
-run_argument = click.argument("folder", metavar="DIR", type=ParsedParam("DIR", _parse_run_folder, "a folder"))
+run_argument = click.argument(
+    "folder", metavar="DIR", type=ParsedParam("DIR", _parse_run_folder, "a folder", completion.complete_folder)
+)
 env_override_option = click.option(
     "--env", type=ENV, help="The environment, if the folder names code that is not installed (module:Id)."
 )
@@ -268,58 +281,60 @@ constants_option = click.option(
 )
 
 
-# Four options make the argument `goals` of Python. A shell has no types, so the option says whether 3 is a state, a
-# label or an entry of the observation.
-goal_labels_option = click.option(
-    "--goal-label", "goal_labels", metavar="LABEL", multiple=True, help="A goal by its label; repeatable."
-)
+def split_goals(text: str) -> list[int | str] | str:
+    """Return the argument ``goals`` of Python from the value of ``--goals``.
+
+    Commas separate goals, except in brackets and quotes: ``3, 7`` are states, ``(4, 5), (1, 2)`` and ``'a, b'`` labels.
+    ``FILE.py:NAME`` and ``keys:KEY,...`` are texts in Python as well.
+    """
+    if is_file_spec(text) or text.startswith("keys:"):
+        return text
+    parts, depth, quote = [""], 0, ""
+    for character in text:
+        # an apostrophe within a name is no quote
+        if character in "'\"" and (quote == character or not (quote or parts[-1].strip())):
+            quote = "" if quote else character
+        elif not quote:
+            depth += (character in "([{") - (character in ")]}")
+        if character == "," and not (quote or depth):
+            parts.append("")
+        else:
+            parts[-1] += character
+    goals = [part.strip() for part in parts]
+    if "" in goals:
+        raise ValueError
+    return [_parse_goal(goal) for goal in goals]
 
 
-def goal_states_option(name: str) -> Decorator:
-    """Return the repeatable option --goal, which becomes the argument ``name``."""
+def _parse_goal(text: str) -> int | str:
+    if text.removeprefix("-").isdecimal():
+        return int(text)
+    is_quoted = len(text) > 1 and text[0] in "'\"" and text[-1] == text[0]
+    return text[1:-1] if is_quoted else text
+
+
+def _join_goals(ctx: click.Context, param: click.Parameter, values: Sequence[Any]) -> Any:
+    if len(values) > 1 and any(isinstance(value, str) for value in values):
+        raise InputError("a file or keys cannot be combined with other goals; give it once", param.name)
+    return values[0] if len(values) == 1 else [goal for value in values for goal in value] or None
+
+
+def goals_option(help: str) -> Decorator:
+    """Return the option --goals, whose value is the argument ``goals`` of Python."""
+    expected = "states or labels with commas between them, FILE.py:NAME, or keys:KEY,..."
     return click.option(
-        "--goal",
-        name,
-        type=ParsedParam("STATE[,STATE...]", parse_integers, "one or more state numbers with commas between them"),
+        "--goals",
+        type=ParsedParam("GOAL,...", split_goals, expected),
         multiple=True,
-        callback=lambda ctx, param, value: tuple(goal for part in value for goal in part) or None,
-        help="Only these goals; repeatable.  [default: all]",
+        callback=_join_goals,
+        help=help,
     )
 
 
-def goal_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options that say what the goals are; :func:`take_goals_argument` reads them."""
-    for option in (
-        click.option("--goal-keys", metavar="KEY,...", help="States that agree in these entries are one goal: 0,1"),
-        click.option(
-            "--goals",
-            "goals_file",
-            metavar="FILE.py:NAME",
-            help="A function observation -> goal or None, or a dictionary of named predicates.",
-        ),
-        goal_labels_option,
-        goal_states_option("goal_states"),
-    ):
-        command = option(command)
-    return command
-
-
-@contextlib.contextmanager
-def take_goals_argument(given: dict[str, Any]) -> Iterator[None]:
-    """Replace the values of :func:`goal_options` in ``given`` by the argument ``goals`` of Python.
-
-    Errors about ``goals`` in the block name the option that was typed.
-    """
-    names = ("goals_file", "goal_keys", "goal_labels", "goal_states")
-    file, keys, labels, states = values = [given.pop(name) for name in names]
-    typed = next((name for name, value in zip(names, values, strict=True) if value), "goals_file")
-    if (file is not None) + (keys is not None) + bool(labels or states) > 1:
-        raise InputError("give --goals, --goal-keys, or --goal and --goal-label, not several of these")
-    if file is not None and not is_file_spec(file):
-        raise InputError(f"must look like FILE.py:NAME, got {file!r}", "goals_file")
-    given["goals"] = file or (f"keys:{keys}" if keys is not None else [*(states or ()), *labels] or None)
-    with rename_in_errors(goals=typed):
-        yield
+goals_help = (
+    'States or labels: 3,7 or "(4, 5), (1, 2)". FILE.py:NAME: a function observation -> goal or None, or named '
+    "predicates. keys:0,1: states that agree in these entries of the observation are one goal.  [default: all states]"
+)
 
 
 @contextlib.contextmanager

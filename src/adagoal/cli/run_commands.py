@@ -14,6 +14,7 @@ import click
 
 from adagoal.cli import options
 from adagoal.cli.options import setting_options, skip_drawing_on_interrupt
+from adagoal.cli.terminal_text import echo_headline, echo_wrapped, exploration_lines
 from adagoal.core import errors
 from adagoal.core.argument_checks import parse_key_value
 from adagoal.core.errors import InputError
@@ -34,7 +35,7 @@ LONG_AUDIT_SIZE = 10**6
     cls=options.GroupedCommand,
     groups={
         "Problem": "radius epsilon delta method method_args constants seed budget",
-        "Goals": "goal_rule goal_states goal_labels goals_file goal_keys",
+        "Goals": "goal_rule goals",
         "Environment": "env_args model_constants start start_seed max_states step_timeout",
         "Execution": "workers engine address estimate live",
         "Output": "out overwrite record as_json quiet help",
@@ -54,7 +55,7 @@ LONG_AUDIT_SIZE = 10**6
     type=options.ParsedParam("KEY=VALUE,...", lambda text: dict(map(parse_key_value, text.split(","))), "KEY=VALUE"),
     help="Constants of a PRISM or JANI model: N=4,K=2 is short for --env-arg N=4 --env-arg K=2.",
 )
-@options.goal_options
+@options.goals_option(options.goals_help)
 @options.start_option
 @setting_options(ExplorationSettings, "start_seed", "max_states", "workers")
 @setting_options(ExecutionOptions, "engine", "address", "step_timeout", "record")
@@ -93,7 +94,6 @@ def explore(
     has_constants = given["env"].endswith((".prism", ".nm", ".pm", ".jani"))
     with (
         options.rename_in_errors(**({"env_args": "model_constants"} if has_constants else {})),
-        options.take_goals_argument(given),
         # an environment may print, and standard output is for the result alone
         stdout_to_stderr(),
         ExplorationProgress(given["budget"], quiet) as progress,
@@ -153,8 +153,9 @@ def _refuse_for_training(**typed: Any) -> None:
 @options.run_argument
 @options.env_override_option
 @options.trust_option
+@click.option("--table", is_flag=True, help="Also print the exact values of every goal.")
 @options.json_option
-def audit(folder: Path, env: str | None, trust: bool, as_json: bool) -> None:
+def audit(folder: Path, env: str | None, trust: bool, table: bool, as_json: bool) -> None:
     """Check the run in DIR exactly: C1 (every policy is within epsilon) and C2 (no goal missing, none too many).
 
     Exit code 0: both hold, and so does every certificate; 1: something fails; 2: no exact model is known.
@@ -170,15 +171,20 @@ def audit(folder: Path, env: str | None, trust: bool, as_json: bool) -> None:
         click.echo(f"computing exact values of {size}: this can take minutes", err=True)
     with stdout_to_stderr():
         verdict = api.audit(result, env, trust=trust)
-    click.echo(json.dumps(verdict.to_dict(), indent=1) if as_json else verdict.table())
+    if as_json:
+        click.echo(json.dumps(verdict.to_dict(), indent=1))
+    else:
+        for sentence in (*verdict.sentences(), *verdict.failures):
+            echo_wrapped(sentence, "  ")
+    if table and not as_json:
+        click.echo(verdict.table())
     if not verdict.ok:
         raise click.exceptions.Exit(errors.ExitCode.CONTRADICTED)
 
 
-@click.command(epilog="Example: adagoal play runs/lake --goal 12 --episodes 1000")
+@click.command(epilog="Example: adagoal play runs/lake --goals 12 --episodes 1000")
 @options.run_argument
-@options.goal_states_option("goals")
-@options.goal_labels_option
+@options.goals_option('Only these goals: 3,7 or "(4, 5), (1, 2)".  [default: all]')
 @click.option("--episodes", type=options.INTEGER, default=100, show_default=True, help="Episodes for each goal.")
 @options.seed_option
 @options.env_override_option
@@ -195,7 +201,7 @@ def play(folder: Path, as_json: bool, **given: Any) -> None:
     if is_training_folder(folder):
         from adagoal.cli.training_commands import evaluate
 
-        _refuse_for_training(**{name: given.pop(name) for name in ("goals", "goal_labels", "step_timeout")})
+        _refuse_for_training(**{name: given.pop(name) for name in ("goals", "step_timeout")})
         click.get_current_context().invoke(evaluate, folder=folder, as_json=as_json, **given)
         return
     from rich.console import Console
@@ -206,8 +212,6 @@ def play(folder: Path, as_json: bool, **given: Any) -> None:
     from adagoal.runs.result import load_result
 
     result = load_result(folder)
-    labelled = [_goal_by_label(result, label) for label in given.pop("goal_labels")]
-    given["goals"] = [*(given["goals"] or ()), *labelled] or None
     with stdout_to_stderr():
         trials = play_policies(folder, **given)
     if as_json:
@@ -227,17 +231,6 @@ def play(folder: Path, as_json: bool, **given: Any) -> None:
         Console().print(table)
     if not all(trial.agrees for trial in trials):
         raise click.exceptions.Exit(errors.ExitCode.CONTRADICTED)
-
-
-def _goal_by_label(result: Result, label: str) -> int:
-    try:
-        number = result.goal(label)
-    except InputError as error:
-        raise InputError(error.reason, "goal_labels") from error
-    if number not in result.goals:
-        text = f"must be one of the {len(result.goals)} goals of the result, got {label!r} (goal {number})"
-        raise InputError(text, "goal_labels")
-    return number
 
 
 @click.command(epilog="Example: adagoal report runs/two-room")
@@ -277,29 +270,20 @@ def envs(as_json: bool) -> None:
     Console().print(table)
 
 
-def _print_goals(result: Result, folder: Path, most: int = 10) -> None:
-    """Print the first goals with their intervals, and the command that lists all."""
-    rows = [row for row in result.table() if row["within"] and result.status is not errors.Status.VOID]
-    for row in rows[:most]:
-        upper = f"to {row['upper']:.2f} steps" if math.isfinite(row["upper"]) else "steps or more"
-        click.echo(f"  {row['label']}: {row['lower']:.2f} {upper}{', open' if row['open'] else ''}")
-    if len(rows) > most:
-        click.echo(f"  ... and {len(rows) - most} more: adagoal export {quote(str(folder))} --format csv lists all")
-
-
 def _report_result(result: Result, folder: Path, as_json: bool, estimate: CostEstimate | None = None) -> None:
     """Print the result, write the report, and set the exit code."""
-    from adagoal.runs.result_text import make_headline, resume_command
+    from adagoal.runs.result_text import resume_command
 
     if not as_json:
-        click.echo(make_headline(result))
-        _print_goals(result, folder)
+        echo_headline(result)
+        for line in exploration_lines(result, folder, top=10):
+            click.echo(line)
         if estimate is not None:
-            click.echo(f"estimate: {estimate}")
+            echo_wrapped(f"estimate: {estimate}")
         for reason in result.void:
-            click.echo(f"void: {reason}", err=True)
+            echo_wrapped(f"void: {reason}", "  ", err=True)
         for warning in result.warnings:
-            click.echo(f"warning: {warning}", err=True)
+            echo_wrapped(f"warning: {warning}", "  ", err=True)
     # the result is printed before the report, which imports Bokeh and may take longer than a short run
     page = None
     with skip_drawing_on_interrupt("report.html", f"adagoal report {quote(str(folder))}"):

@@ -12,6 +12,7 @@ from click.core import ParameterSource
 
 from adagoal.cli import options
 from adagoal.cli.options import setting_options, skip_drawing_on_interrupt
+from adagoal.cli.terminal_text import echo_wrapped
 from adagoal.core.errors import InputError, Status
 from adagoal.core.file_io import write_json
 from adagoal.core.user_code import stdout_to_stderr
@@ -92,7 +93,7 @@ def train(
     from adagoal.api.train import train as start_training
     from adagoal.deep import require_deep_extra
 
-    require_deep_extra()
+    require_deep_extra(env)
     from adagoal.runs.progress_display import TrainingProgress
 
     # here, because the recipe auto imports JAX, which --help and the checks above need not wait for
@@ -290,4 +291,4 @@ def print_certificate(certification: Certification) -> None:
     for verdict in Verdict:
         share = f"{certification.share(verdict):6.1%} of the goals"
         click.echo(f"{verdict:9}  {certification.count(verdict):4} cells  {share}")
-    click.echo(certification.statement)
+    echo_wrapped(certification.statement)

@@ -16,6 +16,7 @@ import importlib.util
 from typing import TYPE_CHECKING, Any
 
 from adagoal.core.errors import InputError
+from adagoal.core.installation import install_command
 
 if TYPE_CHECKING:
     from adagoal.deep.config import RECIPES, Config
@@ -38,8 +39,8 @@ def __getattr__(name: str) -> Any:
     return getattr(importlib.import_module(modules.get(name, "adagoal.deep.config")), name)
 
 
-def require_deep_extra() -> None:
-    """Raise an :class:`InputError` if a package of the ``deep`` extra is not installed."""
+def require_deep_extra(task: str = "deep training") -> None:
+    """Raise an :class:`InputError` if a package of the ``deep`` extra is not installed; ``task`` is what needs it."""
     for package in ("gymnasium_robotics", "jax", "jaxlib", "mujoco", "optax"):
         if importlib.util.find_spec(package) is None:
-            raise InputError(f"deep training needs {package}: pip install 'adagoal[deep]'")
+            raise InputError(f"{task} needs {package}: {install_command('deep')}")

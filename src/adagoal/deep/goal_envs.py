@@ -27,6 +27,7 @@ import gymnasium
 import numpy as np
 
 from adagoal.core.errors import OBJECT_ENV_PREFIX, EnvironmentFailure, InputError, to_single_line
+from adagoal.core.installation import install_command
 from adagoal.core.types import Floats
 from adagoal.deep import robotics_envs
 from adagoal.deep.robotics_envs import KnownClass
@@ -166,7 +167,9 @@ def make_goal_env(env_id: str, **kwargs: Any) -> Any:
     except gymnasium.error.DependencyNotInstalled as error:
         raise InputError(f"{env_id} needs a package: {error}", name="env") from error
     except (gymnasium.error.Error, ModuleNotFoundError) as error:
-        hint = "; did you mean panda_gym:" + env_id + " (pip install panda-gym)" if env_id.startswith("Panda") else ""
+        hint = ""
+        if env_id.startswith("Panda"):
+            hint = f"; did you mean panda_gym:{env_id} (install panda-gym with {install_command('panda-gym')})"
         text = f"{env_id!r} is not a known environment ({to_single_line(error, 200)}){hint}"
         raise InputError(text, name="env") from error
     except (Exception, SystemExit) as error:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from hashlib import sha256
+from html import escape
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,7 @@ from adagoal.core.errors import InputError
 from adagoal.core.file_formats import ArraySpec
 from adagoal.core.types import Floats, Singles
 from adagoal.deep import value_formulas
-from adagoal.deep.goal_envs import EnvDimensions, flatten_numbers, join_policy_input
+from adagoal.deep.goal_envs import EnvDimensions, flatten_numbers
 from adagoal.deep.value_formulas import forward_mlp
 
 NumpyLayers = Sequence[tuple[Singles, Singles]]
@@ -152,6 +153,9 @@ def _layers_from_arrays(prefix: str, arrays: Mapping[str, NDArray[Any]]) -> Nump
 class GoalPolicy:
     """``policy(observation, goal) -> action``, as the environment's ``step`` takes it.
 
+    A batch works as well: arrays with one more dimension in front, as a vector environment returns them, give actions
+    ``[B, ...]`` and distances ``[B]``. Either the observations or the goal may be a single one.
+
     The observation is the whole dictionary that the environment returns. If its entry ``observation`` contains the
     achieved goal, that entry alone is enough. Goals have the form of ``desired_goal``.
     """
@@ -169,6 +173,14 @@ class GoalPolicy:
         sizes = len(self.actor.observation_mean), len(self.actor.goal_mean), self.actor.action_size
         return "<Policy for {}: from {} numbers and a goal of {} to an action of {}>".format(self.env, *sizes)
 
+    def _repr_html_(self) -> str:
+        sizes = len(self.actor.observation_mean), len(self.actor.goal_mean), self.actor.action_size
+        facts = {"environment": self.env, "observation": f"{sizes[0]} numbers", "goal": f"{sizes[1]} numbers"}
+        facts |= {"action": f"{sizes[2]} numbers", "reached within": f"{self.success:g}"}
+        facts |= {"distances": "not learnt" if self.critics is None else "policy.distance, policy.uncertainty"}
+        rows = (f"<tr><th>{name}</th><td>{escape(fact)}</td></tr>" for name, fact in facts.items())
+        return f"<table>{''.join(rows)}</table>"
+
     def check_matches_env(self, sizes: EnvDimensions) -> None:
         """Raise an InputError if the environment differs from the one of training."""
         expected: dict[str, Any] = {"observation": len(self.actor.observation_mean), "goal": len(self.actor.goal_mean)}
@@ -176,29 +188,33 @@ class GoalPolicy:
         sizes.check_same(self.env, expected)
 
     def __call__(self, observation: Any, goal: Any) -> Singles:
-        """The noise-free action for one observation and one goal."""
+        """The noise-free action for an observation and a goal, or the actions for a batch."""
+        o, g, is_batch = self._parse_inputs(observation, goal)
         # scaled in double precision and then clipped, because the sum may round past the end of the box
         low, high = np.array(self.low), np.array(self.high)
-        action = (low + high) / 2 + (high - low) / 2 * self.actor(*self._parse_inputs(observation, goal))[0]
-        return np.clip(action.astype(np.float32), *_float32_box_ends(low, high)).reshape(self.shape)
+        action = (low + high) / 2 + (high - low) / 2 * self.actor(o, g)
+        actions = np.clip(action.astype(np.float32), *_float32_box_ends(low, high)).reshape(-1, *self.shape)
+        return actions if is_batch else actions[0]
 
-    def distance(self, observation: Any, goal: Any) -> float:
-        """D: the expected number of steps to the goal, the arriving one included."""
-        return self._distance_and_error(observation, goal)[0]
+    def distance(self, observation: Any, goal: Any) -> Any:
+        """D: the expected number of steps to the goal, the arriving one included; ``[B]`` for a batch."""
+        D, _, is_batch = self._distance_and_error(observation, goal)
+        return D if is_batch else float(D[0])
 
-    def uncertainty(self, observation: Any, goal: Any) -> float:
+    def uncertainty(self, observation: Any, goal: Any) -> Any:
         """E: the error of :meth:`distance`, in steps.
 
         It is calibrated on fresh episodes after training: 90% of the episodes for ``test_goals``, from starts of the
         environment, first reach their goal after ``distance`` +- ``uncertainty`` steps. An episode that ends without
         success counts as covered if ``distance`` + ``uncertainty`` is at least its length.
         """
-        _, E = self._distance_and_error(observation, goal)
+        _, E, is_batch = self._distance_and_error(observation, goal)
         assert self.critics is not None
         if self.critics.calibration is None:
             text = "is calibrated at the end of training; this policy is from an unfinished run"
             raise InputError(text, "uncertainty")
-        return self.critics.calibration * max(E, value_formulas.MIN_ERROR_STEPS)
+        errors = self.critics.calibration * np.maximum(E, value_formulas.MIN_ERROR_STEPS)
+        return errors if is_batch else float(errors[0])
 
     def fingerprint(self) -> str:
         """SHA-256 of the actor's weights; a certificate names the policy by it."""
@@ -210,28 +226,31 @@ class GoalPolicy:
         """Actor and critics as named arrays."""
         return self.actor.to_arrays() | ({} if self.critics is None else self.critics.to_arrays())
 
-    def _distance_and_error(self, observation: Any, goal: Any) -> tuple[float, float]:
+    def _distance_and_error(self, observation: Any, goal: Any) -> tuple[Floats, Floats, bool]:
         if self.critics is None:
             raise InputError("is not known: this run learnt no distances, as its goal rule needs none", "distance")
-        o, g = self._parse_inputs(observation, goal)
-        D, E = self.critics(self.actor.normalise_inputs(o, g), self.actor(o, g))
-        return float(D[0]), float(E[0])
+        o, g, is_batch = self._parse_inputs(observation, goal)
+        return *self.critics(self.actor.normalise_inputs(o, g), self.actor(o, g)), is_batch
 
-    def _parse_inputs(self, observation: Any, goal: Any) -> tuple[Any, Any]:
-        """Network inputs ``[1, O]`` and ``[1, G]``."""
+    def _parse_inputs(self, observation: Any, goal: Any) -> tuple[Floats, Floats, bool]:
+        """Network inputs ``[B, O]`` and ``[B, G]``, and whether the caller gave a batch; B is 1 if not."""
         whole = isinstance(observation, Mapping) and "achieved_goal" in observation
         if self.with_achieved and not whole:
             text = "give the whole observation of the environment: its entry 'observation' lacks the achieved goal"
             raise InputError(text, "observation")
         if whole and "observation" not in observation:
             raise InputError("must have the entries 'observation' and 'achieved_goal'", "observation")
-        seen = _parse_numbers(observation["observation"] if whole else observation, "observation")
-        achieved = _parse_numbers(observation["achieved_goal"], "observation") if whole else seen
-        o, g = join_policy_input(seen, achieved, self.with_achieved), _parse_numbers(goal, "goal")
-        for name, vector, size in (("observation", o, self.actor.observation_mean), ("goal", g, self.actor.goal_mean)):
-            if len(vector) != len(size) or not np.isfinite(vector).all():
-                raise InputError(f"must be {len(size)} finite numbers, got {vector.tolist()[:8]}", name)
-        return o[None], g[None]
+        O, G = len(self.actor.observation_mean), len(self.actor.goal_mean)
+        seen = observation["observation"] if whole else observation
+        rows = [_parse_rows(seen, O - G * self.with_achieved, "observation"), _parse_rows(goal, G, "goal")]
+        if self.with_achieved:
+            rows.append(_parse_rows(observation["achieved_goal"], G, "observation"))
+        sizes = {len(numbers) for numbers, is_batch in rows if is_batch}
+        if len(sizes) > 1:
+            raise InputError(f"observations and goals are batches of different sizes, {sorted(sizes)}", "goal")
+        n = max(sizes, default=1)
+        o, g, *achieved = (np.broadcast_to(numbers, (n, numbers.shape[1])) for numbers, _ in rows)
+        return np.concatenate([o, *achieved], 1), g, bool(sizes)
 
 
 def _float32_box_ends(low: Floats, high: Floats) -> tuple[Singles, Singles]:
@@ -241,8 +260,31 @@ def _float32_box_ends(low: Floats, high: Floats) -> tuple[Singles, Singles]:
     return np.where(first < low, np.nextafter(first, up), first), np.where(last > high, np.nextafter(last, down), last)
 
 
-def _parse_numbers(value: Any, name: str) -> Floats:
+def _parse_rows(value: Any, size: int, name: str) -> tuple[Floats, bool]:
+    """Return one vector as ``[1, size]``, or a batch of them as ``[B, size]``, and whether ``value`` is a batch.
+
+    All arrays of a batch have B as their first dimension, also those in mappings and tuples.
+    """
     try:
-        return flatten_numbers(value)
+        vector, leaves = flatten_numbers(value), _leaves(value)
     except (TypeError, ValueError) as error:
         raise InputError(f"must be numbers, got {str(value)[:80]!r}", name) from error
+    lengths, dimensions = {leaf.shape[:1] for leaf in leaves}, sorted(leaf.ndim for leaf in leaves)
+    is_batch = False
+    if vector.size > 0 and len(lengths) == 1 and dimensions[-1] > 1:
+        B = len(leaves[0])
+        # Parts of a single observation may have a first dimension of 1, too, but hardly all of them.
+        is_batch = vector.size == B * size and (B > 1 or dimensions[0] > 1)
+    rows = np.concatenate([leaf.reshape(len(leaf), -1) for leaf in leaves], 1) if is_batch else vector[None]
+    if rows.shape[1] != size or not np.isfinite(rows).all():
+        raise InputError(f"must be {size} finite numbers, or a batch [B, {size}], got {vector.tolist()[:8]}", name)
+    return rows, is_batch
+
+
+def _leaves(value: Any) -> list[Floats]:
+    """Return the arrays of a nesting of mappings and tuples, in the order of :func:`flatten_numbers`."""
+    if isinstance(value, Mapping):
+        value = tuple(value[name] for name in sorted(value))
+    if isinstance(value, tuple):
+        return [leaf for part in value for leaf in _leaves(part)]
+    return [np.asarray(value, np.float64)]

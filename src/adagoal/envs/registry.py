@@ -21,6 +21,7 @@ from gymnasium.vector.utils import CloudpickleWrapper
 from adagoal.core import user_code
 from adagoal.core.environment import TabularEnv
 from adagoal.core.errors import OBJECT_ENV_PREFIX, EnvironmentFailure, InputError, describe_exception
+from adagoal.core.installation import install_command
 from adagoal.envs import mixture_models, model_sources, toy_models
 from adagoal.envs.env_backends import TOY_TEXT, InProcessEnv, SubprocessEnv
 from adagoal.envs.env_workers import EnvWorker
@@ -58,6 +59,9 @@ MODEL_BUILDERS: dict[str, Callable[..., TabularMDP]] = {
     "mixture-signed": functools.partial(mixture_models.windy_mixture, signed=True),
 }
 """Builders of known models; all their arguments are keywords. ``adagoal envs`` lists them."""
+
+# Beginnings of the ids of Gymnasium-Robotics and panda-gym.
+TRAINING_FAMILIES = ("Fetch", "PointMaze", "AntMaze", "Hand", "Adroit", "FrankaKitchen", "Panda", "point-mass")
 
 
 class EnvEntry(NamedTuple):
@@ -317,7 +321,7 @@ def find_gym_spec(env: str) -> tuple[EnvSpec, list[str]]:
             try:
                 import minigrid  # noqa: F401  # registers its environments
             except ImportError:
-                raise InputError(f"{env} needs the minigrid package: pip install minigrid", "env") from None
+                raise InputError(f"{env} needs minigrid: {install_command('minigrid')}", "env") from None
         spec, warning_lines = _resolve_gym_spec(env)
         if spec.entry_point is None:
             raise InputError(f"{spec.id} cannot be made: it has no entry point", "env")
@@ -378,6 +382,9 @@ def _resolve_gym_spec(env: str) -> tuple[EnvSpec, list[str]]:
 
 
 def _unknown_env_message(env: str) -> str:
+    # Training registers these ids, which the similar names below would miss.
+    if env.startswith(TRAINING_FAMILIES):
+        return f"{env} has continuous actions, so it is for adagoal train; explore takes discrete ones"
     names = [*MODEL_BUILDERS, *user_code.list_plugin_names(user_code.PluginGroup.ENVIRONMENTS), *gymnasium.registry]
     by_lower_case = {name.lower(): name for name in names}
     close = [by_lower_case[match] for match in difflib.get_close_matches(env.lower(), by_lower_case, n=3, cutoff=0.5)]

@@ -26,6 +26,7 @@ import numpy as np
 
 from adagoal.core import file_io
 from adagoal.core.errors import InputError
+from adagoal.core.installation import install_command
 from adagoal.core.types import Bools, Floats, Longs
 from adagoal.envs.model import TabularMDP, model_from_matrix
 
@@ -40,7 +41,7 @@ def load_storm_model(path: Path, constants: Mapping[str, Any]) -> TabularMDP:
     try:
         import stormpy as storm
     except ImportError:
-        raise InputError(f"{path.name} needs the stormpy package: pip install 'adagoal[storm]'", "env") from None
+        raise InputError(f"{path.name} needs stormpy: {install_command('storm')}", "env") from None
     with _silence_storm(storm, path):
         if path.suffix in (".drn", ".umb"):
             if constants:
@@ -236,7 +237,7 @@ def _write_umb_file(model: ExplicitModel, path: Path) -> None:
         from umbi import ats as umb
         from umbi.datatypes import Interval
     except ImportError:
-        raise InputError("umb needs the umbi package: pip install 'adagoal[storm]'", "format") from None
+        raise InputError(f"umb needs umbi: {install_command('storm')}", "format") from None
     system = umb.ExplicitAts(num_players=1)
     for _ in model.state_names:
         system.add_state()

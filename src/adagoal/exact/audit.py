@@ -83,6 +83,31 @@ class Audit:
         verdict = {"ok": self.ok, "c1": self.c1, "c2": self.c2, "certificates": self.certificates}
         return verdict | {"radius": self.radius, "epsilon": self.epsilon, "rows": rows}
 
+    def __str__(self) -> str:
+        return "\n".join((*self.sentences(), *self.failures))
+
+    def sentences(self) -> tuple[str, ...]:
+        """Return the verdict in words."""
+        n_policies = sum(row.in_X for row in self.rows)
+        n_certificates = sum(row.certificate_holds is not None for row in self.rows)
+        C1, C2, wrong = (
+            sum(any(failure.startswith(kind) for failure in row.failures) for row in self.rows)
+            for kind in ("C1", "C2", "certificate")
+        )
+        L, epsilon = self.radius, self.epsilon
+        return (
+            "The audit found no error." if self.ok else "The audit found errors.",
+            f"All {n_policies} policies are within epsilon = {epsilon:g} of the best expected steps (C1)."
+            if self.c1
+            else f"C1 fails: {C1} of {n_policies} policies exceed the best expected steps by over {epsilon:g}.",
+            f"No goal within {L:g} steps is missing, and none beyond {L + epsilon:g} steps was returned (C2)."
+            if self.c2
+            else f"C2 fails: {C2} goals are missing within {L:g} steps, or returned from beyond {L + epsilon:g} steps.",
+            f"All {n_certificates} certificates hold."
+            if self.certificates
+            else f"{wrong} of {n_certificates} certificates do not hold.",
+        )
+
     def table(self) -> str:
         """Return a text table of the goals in X or G_{L + epsilon}, and the verdict."""
         lines = [

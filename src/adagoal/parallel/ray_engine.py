@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from adagoal.core.errors import EnvironmentFailure, InputError
+from adagoal.core.installation import install_command
 from adagoal.parallel.task_engine import LineWriter, TaskInterrupted, TaskResources, run_tasks
 from adagoal.parallel.worker_process import ObjectHost, WorkerDied, WorkerKilled, call_or_capture, unwrap_reply
 
@@ -26,7 +27,7 @@ def _import_ray() -> Any:
     try:
         import ray
     except ImportError:
-        raise InputError("needs ray: pip install 'adagoal[ray]'", name="engine") from None
+        raise InputError(f"needs ray: {install_command('ray')}", name="engine") from None
     return ray
 
 

@@ -91,7 +91,8 @@ class ExplorationSession:
         # Dense inverses here are small: with several BLAS threads they mostly wait for each other, by spinning.
         # One thread also rounds the same way on every machine.
         with threadpool_limits(limits=1, user_api="blas"):
-            return run_job(self, folder, observe)
+            result = run_job(self, folder, observe)
+        return result if folder is None else replace(result, folder=folder.path)
 
     def execute(self, monitor: JobMonitor) -> Status:
         """Run the stages; then plan once more for a run that ends early, so its result uses all the data."""

@@ -1,22 +1,23 @@
 """Progress of a run on standard error, and an estimate of what the whole run will cost.
 
-Progress is a live display on a terminal or in a notebook, and plain lines elsewhere. Every kind of run has a subclass
-of :class:`ProgressDisplay` that says what to show; the display is the same.
+Progress is a live display on a terminal (by Rich) or in a notebook (as HTML), and plain lines elsewhere. Every kind of
+run has a subclass of :class:`ProgressDisplay` that says what to show; the display is the same.
 """
 
 from __future__ import annotations
 
-import importlib.util
 import math
 import resource
 import statistics
+import sys
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from html import escape
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar, cast
 
 from adagoal.core.exploration_run import ExplorationRun, RunObserver
 from adagoal.core.user_code import call_observer
@@ -40,7 +41,7 @@ class Progress(NamedTuple):
     lines: Sequence[str]
     share: float | None = None  # finished share of the run; None: unknown
     plain_line: str = ""  # what is printed if the display is not live; empty: nothing
-    table: RenderableType | None = None  # shown in place of the lines and the bar
+    table: RenderableType | None = None  # on a terminal, shown in place of the lines and the bar
 
 
 class ProgressDisplay:
@@ -53,11 +54,10 @@ class ProgressDisplay:
         from rich.console import Console
 
         self._console = Console(stderr=True, quiet=quiet)
-        # In a notebook Rich draws into a widget, which needs ipywidgets.
-        in_notebook = self._console.is_jupyter and importlib.util.find_spec("ipywidgets") is not None
-        self.is_live = not quiet and (self._console.is_terminal or in_notebook)
-        self._is_quiet = quiet
-        self._live_display: Live | None = None
+        self._in_notebook = in_notebook()
+        self.is_live = not quiet and (self._console.is_terminal or self._in_notebook)
+        self.is_quiet = quiet
+        self._live_display: Live | _NotebookDisplay | None = None
         self._observed: tuple[Any, ...] | None = None
         self._shown = Progress(["starting"])
         self._next_update_time = 0.0
@@ -72,7 +72,9 @@ class ProgressDisplay:
         # Plain lines start after a pause, so short runs print none.
         self._next_update_time = time.monotonic() + (0.0 if self.is_live else PLAIN_LINE_SECONDS)
         # A new one each time: a Live that was stopped would move the cursor up again.
-        if self.is_live:
+        if self.is_live and self._in_notebook:
+            self._live_display = _NotebookDisplay(self._render_html)
+        elif self.is_live:
             self._live_display = Live(
                 console=self._console,
                 get_renderable=self._render,
@@ -80,7 +82,9 @@ class ProgressDisplay:
                 refresh_per_second=1,
                 transient=True,
             )
-            self._live_display.start()
+        # Something is on the screen before the first rollout, which may have to wait for compilation.
+        if self._live_display is not None:
+            self._live_display.start(refresh=True)
         return self
 
     def __exit__(
@@ -94,7 +98,7 @@ class ProgressDisplay:
         """Update the display, if it is time."""
         now = time.monotonic()
         # Described only when shown: a run calls this after every rollout.
-        if self._is_quiet or (self.throttled and now < self._next_update_time):
+        if self.is_quiet or (self.throttled and now < self._next_update_time):
             return
         self._next_update_time = now + (0.1 if self.is_live else PLAIN_LINE_SECONDS)
         self._observed, self._shown = observed, self.describe(*observed)
@@ -120,16 +124,53 @@ class ProgressDisplay:
         bar = ProgressBar(total=1.0, completed=share or 0.0, width=60, pulse=share is None)
         return Group(*(Text(line, overflow="crop", no_wrap=True) for line in self._shown.lines), bar)
 
+    def _render_html(self) -> str:
+        # A bar without a value moves by itself.
+        value = "" if self._shown.share is None else f' value="{self._shown.share:.3f}"'
+        lines = "<br>".join(map(escape, self._shown.lines))
+        return f'<div>{lines}</div><progress style="width:30em"{value}></progress>'
+
+
+class _NotebookDisplay:
+    """An output of a notebook cell that is replaced, and removed at the end. Unlike Rich it needs no ipywidgets."""
+
+    def __init__(self, render: Callable[[], str]) -> None:
+        self._render, self._handle = render, cast(Any, None)
+
+    def start(self, refresh: bool) -> None:
+        from IPython.display import display
+
+        self._handle = display(self._bundle(self._render()), raw=True, display_id=True)
+
+    def refresh(self) -> None:
+        self._handle.update(self._bundle(self._render()), raw=True)
+
+    def stop(self) -> None:
+        self._handle.update(self._bundle(""), raw=True)
+
+    def _bundle(self, html: str) -> dict[str, str]:
+        return {"text/html": html, "text/plain": ""}
+
+
+def in_notebook() -> bool:
+    """Return whether this process runs the cells of a notebook, not the lines of a terminal."""
+    ipython = sys.modules.get("IPython")
+    shell = None if ipython is None else ipython.get_ipython()
+    return hasattr(shell, "kernel")
+
 
 @contextmanager
 def observe_with_display(
-    display: ProgressDisplay | None, observe: ObserverFunction[ObservedT] | None
+    make_display: Callable[[], ProgressDisplay], progress: bool | None, observe: ObserverFunction[ObservedT] | None
 ) -> Iterator[ObserverFunction[ObservedT] | None]:
-    """Yield an observer that updates the display and then calls ``observe``; without a display ``observe`` itself."""
-    if display is None:
+    """Yield an observer that updates a display and then calls ``observe``; without a display ``observe`` itself.
+
+    If ``progress`` is None, only notebooks have a display.
+    """
+    if not (in_notebook() if progress is None else progress):
         yield observe
         return
-    with display:
+    with make_display() as display:
 
         def both(observed: ObservedT) -> bool:
             display(observed)

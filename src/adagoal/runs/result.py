@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from shlex import quote
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+# The methods of a result call public functions of higher layers, which the package imports when they are called. Runs
+# themselves depend on nothing above them.
+import adagoal
 from adagoal.core.argument_checks import check_folder_path
 from adagoal.core.errors import InputError, Status, to_single_line
 from adagoal.core.file_io import FileContents, arrays_content, json_content
 from adagoal.core.goal_space import membership_mask
+from adagoal.core.installation import install_command
 from adagoal.core.tabular_policy import Policy
 from adagoal.core.types import resolve_number, state_label
 from adagoal.envs import model_sources
@@ -33,6 +37,9 @@ from adagoal.runs.folder_reader import MANIFEST_FORMAT, FolderFiles, RunKind, Sa
 from adagoal.runs.result_text import result_to_html
 from adagoal.runs.run_folder import open_locked_folder
 from adagoal.settings.exploration import ExplorationSettings
+
+if TYPE_CHECKING:
+    from adagoal.exact.audit import Audit
 
 
 class Certificate(NamedTuple):
@@ -92,6 +99,8 @@ class Result:
     """Names of the goals 0, 1, ..., if goals are sets of states; None if they are states."""
     view: StateMetadata = field(default_factory=StateMetadata)
     """Names of the states, and how they are drawn."""
+    folder: Path | None = field(default=None, compare=False)
+    """Folder of the run; None if it was not saved."""
 
     # Fields that have the same form in result.json.
     _plain_fields = (
@@ -282,18 +291,93 @@ class Result:
         return [row(goal) for goal in (*self.goals, *(g for g in self.certificates if g not in chosen))]
 
     def frame(self) -> Any:
-        """Return the table as a pandas data frame, one row per goal; needs pandas.
+        """Return the table as a pandas data frame, one row per goal.
 
         Examples
         --------
         >>> result.frame().loc[1, "label"]  # doctest: +SKIP
         '(0, 1)'
         """
-        try:
-            import pandas
-        except ImportError:
-            raise InputError("a data frame needs the pandas package: pip install pandas") from None
-        return pandas.DataFrame(self.table()).set_index("goal")
+        return to_data_frame(self.table()).set_index("goal")
+
+    def history(self) -> Any:
+        """Return the run over its steps as a pandas data frame: episodes, open goals and their largest error.
+
+        Examples
+        --------
+        >>> list(result.history().columns)  # doctest: +SKIP
+        ['steps', 'episodes', 'largest_error', 'open_goals']
+        """
+        names = ("steps", "episodes", "largest_error", "open_goals")
+        whole_numbers = {"steps": "int64", "episodes": "int64", "open_goals": "int64"}
+        return to_data_frame(self.arrays["trace"], columns=names).astype(whole_numbers)
+
+    def audit(self, env: Any = None, *, trust: bool = False) -> Audit:
+        """Check the result exactly against the known model; see :func:`adagoal.audit`.
+
+        Examples
+        --------
+        >>> result.audit().ok
+        True
+        """
+        return adagoal.audit(self, env, trust=trust)
+
+    def play(
+        self, goals: Sequence[int | str] | None = None, episodes: int = 100, **options: Any
+    ) -> list[adagoal.Trial]:
+        """Play the policies and compare the steps with the certificates; see :func:`adagoal.play`.
+
+        Examples
+        --------
+        >>> [trial] = result.play(goals=["(0, 1)"], episodes=10)
+        >>> trial.agrees
+        True
+        """
+        return adagoal.play(self, goals, episodes, **options)
+
+    def show(self) -> adagoal.Page:
+        """Return the interactive page; see :func:`adagoal.show`.
+
+        Examples
+        --------
+        >>> result.show().title
+        'adagoal: grid'
+        """
+        return adagoal.show(self)
+
+    def plot(self) -> Any:
+        """Return a Matplotlib figure: the bounds of every goal, on the map if the environment has one.
+
+        Examples
+        --------
+        >>> result.plot().savefig("grid.png")
+        """
+        return adagoal.plot(self)
+
+    def export(self, format: str = "drn", out: str | Path | None = None, **options: Any) -> list[Path]:
+        """Write the result for other programs; see :func:`adagoal.export`.
+
+        Examples
+        --------
+        >>> [path.name for path in result.export("csv", "tables")]
+        ['certificates.csv']
+        """
+        return adagoal.export(self, format, out, **options)
+
+    def saved_folder(self) -> Path:
+        """Return the folder of the run, if it still holds this result.
+
+        Examples
+        --------
+        >>> adagoal.load(result.save("runs/grid")).saved_folder().name
+        'grid'
+        """
+        if self.folder is None:
+            raise InputError("this result has no folder; explore with out=..., or load it from one", "run")
+        saved = read_saved_run(self.folder, lambda saved: saved.result_files().load_json("result.json", RESULT_SCHEMA))
+        if saved != json.loads(json.dumps(self.to_dict())):
+            raise InputError(f"{self.folder} holds another run by now", "run")
+        return self.folder
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON form: the setting, the outcome, and one row {goal, lower, upper, error} per goal of X.
@@ -356,6 +440,15 @@ class Result:
         return folder
 
 
+def to_data_frame(rows: Any, **options: Any) -> Any:
+    """Return ``pandas.DataFrame(rows)``; pandas is no dependency of adagoal, so it may be missing."""
+    try:
+        import pandas
+    except ImportError:
+        raise InputError(f"a data frame needs pandas: {install_command('pandas')}") from None
+    return pandas.DataFrame(rows, **options)
+
+
 def load_result(path: str | Path) -> Result:
     """Load a saved result; nothing in the files is executed, and files that do not fit together are refused."""
     return read_saved_run(check_folder_path("path", path), load_saved_result)
@@ -370,7 +463,8 @@ def load_saved_result(saved: SavedRun) -> Result:
         raise InputError(f"{saved.path}: the run was interrupted before its end; resume it with: {command}")
     result = read_result_files(files, "result.json", "policies.npz")
     # Not in read_result_files, because the result of a curriculum's stage is stored without them.
-    result = replace(result, model=read_stored_model(files), view=read_state_metadata(files, result.n_states))
+    view = read_state_metadata(files, result.n_states)
+    result = replace(result, model=read_stored_model(files), view=view, folder=saved.path)
     saved.warn_about_damage()
     return result
 

@@ -16,6 +16,7 @@ from adagoal.runs.progress_display import extrapolate_total_steps
 if TYPE_CHECKING:
     from adagoal.deep.config import Config
     from adagoal.runs.result import Result
+    from adagoal.runs.train_result import TrainResult
 
 MAX_SUMMARY_ROWS = 15  # goals in the summary of a notebook
 NO_GUARANTEE_TEXT = "no guarantee"
@@ -47,6 +48,19 @@ def result_to_html(result: Result) -> str:
     return "<div>" + "".join(lines) + "</div>"
 
 
+def training_to_html(trained: TrainResult) -> str:
+    """Return the summary of training for a notebook: one row per run, with the success of its last test as a bar."""
+    config = trained.history.configs[0]
+    title = f"<p><b>{trained.status}</b> · {escape(config.env)} · goal rule {escape(config.goal_rule)}</p>"
+    rows = []
+    for run, own in enumerate(trained.history.configs):
+        last = trained.curve(run)[-1]
+        bar = _format_bar(0.0, 100.0 * last["success"], "#2e8b57", 1.0)
+        rows.append(_format_row("td", (str(own.seed), f"{last['steps']:,}", f"{last['success']:.2f}", bar)))
+    header = _format_row("th", ("seed", "steps", "test goals reached", ""))
+    return f"<div>{title}<table><thead>{header}</thead><tbody>{''.join(rows)}</tbody></table></div>"
+
+
 def _format_summary_line(result: Result) -> str:
     setting = result.setting
     goals = _goal_count_text(len(result.goals)) + (f", {len(result.open_goals)} open," if result.open_goals else "")
@@ -64,15 +78,20 @@ def _format_goal_row(row: dict[str, Any], longest: float, colour: str) -> str:
     # it would be invisible otherwise.
     left = 100.0 * min(lower / longest, 1.0)
     width = max(100.0 * (upper - lower) / longest, 1.0) if is_bounded else 100.0 - left
-    frame = "display:inline-block;position:relative;width:16em;height:0.8em;background:rgba(128,128,128,0.15)"
-    bar = f"position:absolute;left:{left:.1f}%;width:{width:.1f}%;height:100%;background:{colour}"
     cells = (
         escape(row["label"]),
         f"{lower:.2f} to {upper:.2f}" if is_bounded else f"{lower:.2f} or more",
-        f'<span style="{frame}"><span style="{bar};opacity:{1.0 if is_bounded else 0.3}"></span></span>',
+        _format_bar(left, width, colour, 1.0 if is_bounded else 0.3),
         (f"{row['error']:.2g}" if is_bounded else "") + (" (open)" if row["open"] else ""),
     )
     return _format_row("td", cells)
+
+
+def _format_bar(left: float, width: float, colour: str, opacity: float) -> str:
+    """Return a bar from ``left``, both in percent of its frame."""
+    frame = "display:inline-block;position:relative;width:16em;height:0.8em;background:rgba(128,128,128,0.15)"
+    bar = f"position:absolute;left:{left:.1f}%;width:{width:.1f}%;height:100%;background:{colour};opacity:{opacity}"
+    return f'<span style="{frame}"><span style="{bar}"></span></span>'
 
 
 def _format_row(tag: str, cells: tuple[str, ...]) -> str:

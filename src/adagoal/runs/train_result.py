@@ -9,6 +9,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
+import adagoal  # see adagoal.runs.result
 from adagoal.core.argument_checks import check_folder_path, check_integer
 from adagoal.core.errors import InputError, Status
 from adagoal.core.file_io import FileContents
@@ -20,6 +21,8 @@ from adagoal.deep.policy_evaluation import Evaluation, evaluate_policy
 from adagoal.deep.training_history import TrainingHistory
 from adagoal.runs import training_files as files
 from adagoal.runs.folder_reader import RunKind, SavedRun, read_saved_run
+from adagoal.runs.result import to_data_frame
+from adagoal.runs.result_text import training_to_html
 from adagoal.runs.run_folder import open_locked_folder
 
 
@@ -42,6 +45,9 @@ class TrainResult:
         config, last = self.history.configs[0], self.history.learning_curve(0)[-1]
         return f"<TrainResult of {config.env}, {self.status}: success {last['success']:.2f} at {last['steps']:,} steps>"
 
+    def _repr_html_(self) -> str:
+        return training_to_html(self)
+
     @property
     def policy(self) -> GoalPolicy:
         """The policy of the first run."""
@@ -55,6 +61,16 @@ class TrainResult:
     def curve(self, run: int = 0) -> list[dict[str, Any]]:
         """Return the tests of a run, each with its steps and success."""
         return self.history.learning_curve(self._check_run_index(run))
+
+    def frame(self) -> Any:
+        """Return the tests of all runs as a pandas data frame, one row per test."""
+        configs = enumerate(self.history.configs)
+        named = [(run, {"goal_rule": config.goal_rule, "seed": config.seed}) for run, config in configs]
+        return to_data_frame([names | row for run, names in named for row in self.curve(run)])
+
+    def plot(self) -> Any:
+        """Return a Matplotlib figure: the success in the tests over the steps."""
+        return adagoal.plot(self)
 
     def weights(self, run: int = 0) -> dict[str, NDArray[Any]]:
         """Return all that a run has learnt, as named arrays."""

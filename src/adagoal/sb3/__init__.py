@@ -16,6 +16,7 @@ import importlib.util
 from typing import TYPE_CHECKING, Any
 
 from adagoal.core.errors import InputError
+from adagoal.core.installation import install_command
 
 if TYPE_CHECKING:
     from adagoal.sb3.ensemble_td3 import EnsembleTD3, NormalisedFeatures
@@ -31,5 +32,5 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     # The wrapper must work without Stable-Baselines3: environment processes import it, and PyTorch takes seconds.
     if name != "ChosenGoal" and importlib.util.find_spec("stable_baselines3") is None:
-        raise InputError("this needs stable_baselines3: pip install 'adagoal[sb3]'")
+        raise InputError(f"{name} needs stable_baselines3: {install_command('sb3')}")
     return getattr(importlib.import_module(modules.get(name, "adagoal.sb3.ensemble_td3")), name)

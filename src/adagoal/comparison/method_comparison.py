@@ -1,7 +1,7 @@
 """``adagoal compare``: methods and goal rules in the same environments, measured by two stopping times.
 
 *Own stop*: the step at which the method's own rule ends the run. *Audit-stop*: the first step after which its output
-stays correct (:mod:`adagoal.compare.comparison_output`).
+stays correct (:mod:`adagoal.comparison.comparison_output`).
 """
 
 from __future__ import annotations
@@ -18,16 +18,9 @@ from typing import Any
 
 from adagoal import goal_rules, methods
 from adagoal.api.explore import audit
-from adagoal.compare.comparison_output import (
-    SCORE_TABLE_NOTE,
-    AnytimeAuditor,
-    compute_scores,
-    live_score_table,
-    make_error_plots,
-    make_score_table,
-)
-from adagoal.compare.experiment import Experiment, ExperimentOptions, ExperimentReport, RunOutcome
-from adagoal.compare.experiment_runner import run_settings
+from adagoal.comparison.comparison_output import AnytimeAuditor, Comparison, live_score_table, make_error_plots
+from adagoal.comparison.experiment import Experiment, ExperimentOptions, ExperimentReport, RunOutcome
+from adagoal.comparison.experiment_runner import run_settings
 from adagoal.core.argument_checks import parse_key_value
 from adagoal.core.errors import InputError
 from adagoal.core.file_io import read_json
@@ -41,6 +34,28 @@ from adagoal.runs.exploration_session import ExplorationSession
 from adagoal.settings.exploration import ExplorationSettings
 from adagoal.settings.goal_spec import GoalsArgument as Goals
 from adagoal.settings.goal_spec import build_goal_space, parse_goals, to_goals_argument
+
+
+def pair_worlds(
+    envs: Sequence[str], radius: Sequence[float], epsilon: Sequence[float], env_args: Mapping[str, Any]
+) -> dict[str, dict[str, Any]]:
+    """Return the settings of every environment, from one number for all or one for each."""
+    # the mapping below would drop the first of two equal names
+    for env in envs:
+        if envs.count(env) > 1:
+            raise InputError(f"{env} is given {envs.count(env)} times; give each environment once", "env")
+    radii, accuracies = _one_per_env("radius", radius, len(envs)), _one_per_env("epsilon", epsilon, len(envs))
+    return {
+        env: {"radius": L, "epsilon": accuracy, "env_args": env_args}
+        for env, L, accuracy in zip(envs, radii, accuracies, strict=True)
+    }
+
+
+def _one_per_env(name: str, numbers: Sequence[float], n_envs: int) -> Sequence[float]:
+    if len(numbers) not in (1, n_envs):
+        text = f"must be one number, or one for each environment ({n_envs}), got {len(numbers)} numbers"
+        raise InputError(text, name)
+    return list(numbers) * n_envs if len(numbers) == 1 else numbers
 
 
 def build_settings(
@@ -59,7 +74,7 @@ def build_settings(
     ``constants`` applies to methods that have constants and were given none (:func:`adagoal.methods.apply_constants`).
     """
     settings, parsed_goals = [], parse_goals(goals)
-    plurals = {"method": "methods", "method_args": "methods", "goal_rule": "goal_rules", "env": "worlds"}
+    plurals = {"method": "methods", "method_args": "methods", "goal_rule": "goal_rules"}
     common |= {"goal_space": parsed_goals.states, "goal_sets": parsed_goals.description}
     choices = [parse_method_spec(spec) for spec in method_specs]
     names = [method for method, _ in choices]
@@ -139,13 +154,10 @@ def describe_outcome(outcome: RunOutcome) -> str:
 
 def comparison_report(outcomes: Sequence[RunOutcome], options: ExperimentOptions) -> ExperimentReport:
     """Return the table, the figure and the curves."""
-    from adagoal.report.figures import draw_curve_plots  # Matplotlib takes a second, and workers do not need it
-
-    scores, plots = compute_scores(outcomes), make_error_plots(outcomes)
-    rows = [score.to_dict() for score in scores]
-    text = f"{make_score_table(scores).to_markdown()}\n{SCORE_TABLE_NOTE}\n"
-    figures = {"figure.png": draw_curve_plots(plots)}
-    return ExperimentReport(rows, text, {"rows": rows, "runs": outcomes}, figures, plots=plots)
+    comparison = Comparison(outcomes)
+    rows, figures = [score.to_dict() for score in comparison.scores], {"figure.png": comparison.plot()}
+    data = {"rows": rows, "runs": outcomes}
+    return ExperimentReport(rows, str(comparison), data, figures, plots=make_error_plots(outcomes))
 
 
 def _require_known_model(env: str, env_args: Mapping[str, Any]) -> TabularMDP:

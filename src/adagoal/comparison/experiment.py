@@ -1,4 +1,4 @@
-"""Declaration of an experiment, which :mod:`adagoal.compare.experiment_runner` runs.
+"""Declaration of an experiment, which :mod:`adagoal.comparison.experiment_runner` runs.
 
     list_runs    the runs to make, as data that can be sent to another process
     measure_run  what one run measures, as plain data for JSON; it can run anywhere (:mod:`adagoal.parallel`)

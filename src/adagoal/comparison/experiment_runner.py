@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from adagoal.api.explore import explore
-from adagoal.compare.experiment import Experiment, ExperimentOptions, ExperimentReport, RunOutcome
+from adagoal.comparison.experiment import Experiment, ExperimentOptions, ExperimentReport, RunOutcome
 from adagoal.core.errors import InputError, Status
 from adagoal.core.exploration_run import ExplorationRun
 from adagoal.core.file_io import folder_lock, read_json, remove_partial_files, write_json, write_text
@@ -121,13 +121,13 @@ class ExperimentProgress(ProgressDisplay):
         seconds = time.monotonic() - self._started
         state = f"{self.n_done} of {self.n_total} runs"
         plain_line = f"{state}: {self._last_outcome}" if self._last_outcome else ""
+        table = None
         if self.is_live and self._experiment.live_table is not None:
             # A copy: the clock describes again in a thread of its own, while the main thread adds outcomes.
             table = self._experiment.live_table(self._outcomes.copy(), self._console.height - 3)
             table.caption = f"{state}, {seconds:,.0f} s"
-            return Progress([], table=table)
         share = self.n_done / max(self.n_total, 1)
-        return Progress([f"{state}, {seconds:,.0f} s   {self._last_outcome}"], share, plain_line)
+        return Progress([f"{state}, {seconds:,.0f} s   {self._last_outcome}"], share, plain_line, table)
 
 
 def run_uninterrupted(
@@ -144,7 +144,8 @@ def run_uninterrupted(
         is_stopped = observe(run) is False
         return not is_stopped
 
-    result = run(*arguments, observe=track_stop, **options)
+    # The display of the experiment is the only one, also in a notebook.
+    result = run(*arguments, observe=track_stop, progress=False, **options)
     # A signal and an observer give the same status, but a run cut short by a signal must not become an outcome.
     if result.status is Status.INTERRUPTED and not is_stopped:
         raise TaskInterrupted("the run was asked to stop")

@@ -10,13 +10,15 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
+from html import escape
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from rich.table import Table
 
 from adagoal import methods
-from adagoal.compare.experiment import RunOutcome, TextTable
+from adagoal.comparison.experiment import RunOutcome, TextTable
 from adagoal.core.exploration_run import ExplorationRun
 from adagoal.core.goal_space import GoalSpace
 from adagoal.core.tabular_policy import Policy
@@ -25,6 +27,11 @@ from adagoal.envs.model import TabularMDP
 from adagoal.exact import solver
 from adagoal.exact.solver import GoalStates
 from adagoal.report.curve_page import Curve, CurvePlot, curves_by_seed
+from adagoal.report.plot import plot_curves
+from adagoal.runs.result import to_data_frame
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 # Checks while the steps grow by a factor of 10. With 8 an audit-stop is about 33% too large at most.
 CHECKS_PER_DECADE = 8
@@ -157,6 +164,41 @@ class MethodScore:
             return f"{steps:,.0f}"
         # With a larger budget a run that stopped by itself would not have changed its output.
         return f"> {self.budget:,}" if self.budget and self.stopped < self.runs else "never"
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Outcome of :func:`adagoal.compare`; ``print`` shows its table."""
+
+    outcomes: Sequence[RunOutcome] = field(repr=False)
+    """What every run measured: its settings, its stop, its final audit, and the checks on the way."""
+
+    @property
+    def scores(self) -> list[MethodScore]:
+        """One score for each environment, method and goal rule, over the seeds."""
+        return compute_scores(self.outcomes)
+
+    def __repr__(self) -> str:
+        scores = self.scores
+        worlds = ", ".join(dict.fromkeys(score.world for score in scores))
+        return f"<Comparison in {worlds}: {len(scores)} methods and goal rules, {len(self.outcomes)} runs>"
+
+    def __str__(self) -> str:
+        return f"{make_score_table(self.scores).to_markdown()}\n{SCORE_TABLE_NOTE}\n"
+
+    def _repr_html_(self) -> str:
+        table = make_score_table(self.scores)
+        rows = "".join("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in table.rows)
+        header = "".join(f"<th>{escape(name)}</th>" for name in table.header)
+        return f"<table><thead><tr>{header}</tr></thead><tbody>{rows}</tbody></table><p>{SCORE_TABLE_NOTE}</p>"
+
+    def frame(self) -> Any:
+        """Return the scores as a pandas data frame, one row for each environment, method and goal rule."""
+        return to_data_frame([score.to_dict() for score in self.scores])
+
+    def plot(self) -> Figure:
+        """Return a Matplotlib figure: the true error of the current output over the steps."""
+        return plot_curves(make_error_plots(self.outcomes))
 
 
 def group_outcomes(records: Iterable[RunOutcome]) -> dict[tuple[str, str, str], list[RunOutcome]]:
