@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import numba
 import numpy as np
 
+from adagoal.core.compiled_code import compiled, compiled_helper
 from adagoal.core.operators import VECTOR_MATH_OPTIONS, closed_form_low, closed_form_low_complete
 from adagoal.core.types import Actions, Bools, Floats
 
@@ -32,7 +32,7 @@ class LocalLowerBounds(NamedTuple):
     n_actions: int  # A
 
 
-@numba.njit(**VECTOR_MATH_OPTIONS)
+@compiled_helper(**VECTOR_MATH_OPTIONS)
 def _greedy_backup(state, V, local, successor, count, support, n):  # type: ignore[no-untyped-def]
     """Return T_low V(s) for the bounds V [S] of one column, off its goal, and the greedy action; A is the reset."""
     # n and the successors are those of the moment, because lemma 1 holds for all n at once. The bound q may be that of
@@ -72,7 +72,7 @@ def _greedy_backup(state, V, local, successor, count, support, n):  # type: igno
     return best, action
 
 
-@numba.njit(**VECTOR_MATH_OPTIONS)
+@compiled(**VECTOR_MATH_OPTIONS)
 def backup_state(state, column, local, successor, count, support, n):  # type: ignore[no-untyped-def]
     """Raise V at a state and return the action to take, A for the reset. The state is neither a goal nor terminal."""
     V = local.V[column]
@@ -85,7 +85,7 @@ def backup_state(state, column, local, successor, count, support, n):  # type: i
     return action
 
 
-@numba.njit(**VECTOR_MATH_OPTIONS)
+@compiled(**VECTOR_MATH_OPTIONS)
 def greedy_action_table(columns, states, local, successor, count, support, n):  # type: ignore[no-untyped-def]
     """Return [1, S, columns]: the actions of :func:`backup_state` in these states, for workers in other processes."""
     # Workers count nothing, so they cannot back up bounds on the way.

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import math
 
-import numba
 import numpy as np
 
+from adagoal.core.compiled_code import compiled, compiled_helper
 from adagoal.planning.model_arrays import goal_holds_state
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def solve_shortest_paths(kernel, usable, targets, precision, cap):  # type: ignore[no-untyped-def]
     """Return V [B, S], from below, up to a residual of ``precision``, and its greedy policy [B, S]; targets [B, S].
 
@@ -54,7 +54,7 @@ def solve_shortest_paths(kernel, usable, targets, precision, cap):  # type: igno
     return values, policy
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def solve_visgo(kernel, n, iota, usable, goals, root, flat, precision, cap):  # type: ignore[no-untyped-def]
     """VISGO, value iteration with slight goal optimism (Tarbouriech et al. 2021), for LAE and VALAE.
 
@@ -104,7 +104,7 @@ def solve_visgo(kernel, n, iota, usable, goals, root, flat, precision, cap):  # 
     return values, policy
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def improve_ensemble_values(model, targets, tolerance, sweeps, V, greedy):  # type: ignore[no-untyped-def]
     """Improve V [M, S + 1, G] and its greedy policies [M, S, G] in each of M kernels, by sweeps in alternating order.
 
@@ -123,7 +123,7 @@ def improve_ensemble_values(model, targets, tolerance, sweeps, V, greedy):  # ty
     return V, greedy
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled_helper
 def _sweep_member(model, m, targets, backwards, V, greedy):  # type: ignore[no-untyped-def]
     """Sweep V [S + 1, G] of member m once, in place. Return the largest change."""
     successor, p, atom = model.successor, model.p[m], model.atom[m]
