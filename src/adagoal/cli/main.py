@@ -110,6 +110,7 @@ COMMANDS = {
     "certify": ("training_commands", "Certify which goals a trained policy reaches."),
     "envs": ("run_commands", "List the available environments."),
     "check": ("inspection_commands", "Try an environment before a run."),
+    "warm": ("warm_command", "Compile all methods now, so no first run has to wait."),
 }
 
 

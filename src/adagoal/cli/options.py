@@ -16,6 +16,7 @@ from typing import Any, Generic, TypeVar
 
 import click
 
+from adagoal.core import compiled_code
 from adagoal.core.argument_checks import parse_key_value
 from adagoal.core.errors import InputError
 from adagoal.core.user_code import is_file_spec
@@ -320,6 +321,12 @@ def take_goals_argument(given: dict[str, Any]) -> Iterator[None]:
     given["goals"] = file or (f"keys:{keys}" if keys is not None else [*(states or ()), *labels] or None)
     with rename_in_errors(goals=typed):
         yield
+
+
+def announce_compilation(quiet: bool = False) -> None:
+    """Say at once that this command will compile, if Numba's cache is empty. Importing Numba takes half a second."""
+    if not quiet and compiled_code.is_numba_cache_empty(Path(compiled_code.__file__).parent):
+        click.echo("compiling, first run only ...", err=True)
 
 
 @contextlib.contextmanager
