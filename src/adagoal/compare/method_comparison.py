@@ -7,6 +7,7 @@ stays correct (:mod:`adagoal.compare.anytime_audit`).
 from __future__ import annotations
 
 import hashlib
+import importlib.util
 import json
 import math
 import os
@@ -142,13 +143,15 @@ def describe_outcome(outcome: RunOutcome) -> str:
 
 
 def comparison_report(outcomes: Sequence[RunOutcome], options: ExperimentOptions) -> ExperimentReport:
-    """Return the table, the figure and the curves."""
-    from adagoal.report.figures import draw_curve_plots  # Matplotlib takes a second, and workers do not need it
-
+    """Return the table, the curves, and a figure of the curves if Matplotlib (the extra ``figures``) is installed."""
     scores, plots = compute_scores(outcomes), make_error_plots(outcomes)
     rows = [score.to_dict() for score in scores]
     text = f"{make_score_table(scores).to_markdown()}\n{SCORE_TABLE_NOTE}\n"
-    figures = {"figure.png": draw_curve_plots(plots)}
+    figures = {}
+    if importlib.util.find_spec("matplotlib") is not None:
+        from adagoal.report.figures import draw_curve_plots  # Matplotlib takes a second, and workers do not need it
+
+        figures["figure.png"] = draw_curve_plots(plots)
     return ExperimentReport(rows, text, {"rows": rows, "runs": outcomes}, figures, plots=plots)
 
 

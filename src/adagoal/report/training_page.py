@@ -92,6 +92,9 @@ def write_training_report(folder: str | Path, env: str | None = None, trust: boo
     source = read_training_folder(folder)
     captions = {}
     if png:
+        from adagoal.report import require_figures_extra
+
+        require_figures_extra()
         from adagoal.report import figures, training_figures  # import Matplotlib, which takes a second
 
         drawn = {"curves.png": (figures.draw_curve_plots(training_plots(source)), "Learning curves.")}
