@@ -95,12 +95,14 @@ def code_size(name: str) -> int:
 def record_in_process(group: str) -> list[list[Any]]:
     """Return the functions of a group, as a new process calls them.
 
-    The second of two runs: the first one may compile, and then it also lists functions that compiled functions call.
+    A process that compiles also lists functions that compiled functions call, so another one follows.
     """
-    for _ in range(2):
+    for _ in range(3):
         done = subprocess.run([sys.executable, __file__, group], stdout=subprocess.PIPE, check=True)
-    rows: list[list[Any]] = json.loads(done.stdout)
-    return rows
+        n_compiled, rows = json.loads(done.stdout)
+        if n_compiled == 0:
+            break
+    return list(rows)
 
 
 def record_all() -> dict[str, list[list[Any]]]:
@@ -238,18 +240,32 @@ def test_a_first_run_says_at_once_that_it_compiles(
 
 def test_warm_says_what_it_did(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     given: list[precompilation.Signatures] = []
-    monkeypatch.setattr(precompilation, "compile_in_processes", lambda signatures: given.append(signatures) or 7)
+    answers = iter([7, 0])
+    monkeypatch.setattr(
+        precompilation, "compile_in_processes", lambda signatures: given.append(signatures) or next(answers)
+    )
     assert run_command_line(["warm"]) == 0
-    ((signatures,)) = given
-    n_signatures = sum(map(len, signatures.values()))
-    text = capsys.readouterr().out
-    assert text.startswith("compiled 7 functions in 0 s on ")
-    assert text.endswith(f"; {n_signatures} are ready\n")
+    assert capsys.readouterr().out.startswith("compiled 7 functions in 0 s on ")
+    assert given[0].keys() == {row[0] for rows in listed_groups().values() for row in rows}
+    assert run_command_line(["warm"]) == 0
+    assert capsys.readouterr().out == f"all {len(given[0])} functions are compiled already\n"
+
+
+def test_the_cache_is_empty_if_the_folder_in_use_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    package = tmp_path / "package"
+    (package / "__pycache__").mkdir(parents=True)
+    (package / "__pycache__" / "module.f-1.py311.nbi").touch()
+    monkeypatch.delenv("NUMBA_CACHE_DIR", raising=False)
+    assert not compiled_code.is_numba_cache_empty(package)
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path / "elsewhere"))
+    assert compiled_code.is_numba_cache_empty(package)
 
 
 if __name__ == "__main__":
     if sys.argv[1:]:
-        print(json.dumps(record_group(sys.argv[1])))
+        recorded = record_group(sys.argv[1])
+        misses = [function.stats.cache_misses.total() for function in compiled_code.COMPILED_FUNCTIONS.values()]
+        print(json.dumps([sum(misses), recorded]))
     else:
         lines = (
             f" {json.dumps(group)}: [\n  " + ",\n  ".join(map(json.dumps, rows)) + "\n ]"

@@ -23,6 +23,8 @@ def warm(quiet: bool) -> None:
     signatures = precompilation.read_signatures()
     with ProgressDisplay(quiet):
         n_compiled = precompilation.compile_in_processes(signatures)
-    n_all, seconds = sum(map(len, signatures.values())), time.monotonic() - start
-    processes = precompilation.n_processes()
-    click.echo(f"compiled {n_compiled} functions in {seconds:.0f} s on {processes} cores; {n_all} are ready")
+    if n_compiled == 0:
+        click.echo(f"all {len(signatures)} functions are compiled already")
+        return
+    seconds, cores = time.monotonic() - start, precompilation.n_processes()
+    click.echo(f"compiled {n_compiled} functions in {seconds:.0f} s on {cores} cores")

@@ -116,7 +116,9 @@ def remove_stale_numba_cache(package: Path) -> None:
 
 def is_numba_cache_empty(package: Path) -> bool:
     """Return whether Numba has cached nothing for this folder of modules, without importing Numba."""
-    return next(_numba_cache_entries({package}), None) is None
+    # If the variable is set, Numba reads no other folder.
+    override = os.environ.get("NUMBA_CACHE_DIR", "")
+    return not any(str(entry).startswith(override) for entry, _, _ in _numba_cache_entries({package}))
 
 
 def _numba_cache_entries(folders: set[Path]) -> Iterator[tuple[Path, Path, int]]:
