@@ -128,7 +128,7 @@ def _start_process() -> subprocess.Popen[bytes]:
 
 
 def _send_next(process: subprocess.Popen[bytes], waiting: Iterator[tuple[str, Sequence[Any]]]) -> None:
-    """Send a process its next function; let it end if there is none."""
+    """Send a process its next function, or let it end after the last one."""
     assert process.stdin is not None
     item = next(waiting, None)
     with contextlib.suppress(OSError):  # it has ended; the functions that are left are compiled later
