@@ -53,7 +53,6 @@ $(VENV)/stamp-slow: $(VENV)/stamp-dev
 	@touch $@
 
 demo: $(VENV)/stamp-core
-	@echo "exploring the two-room world (the first run compiles for a while) ..."
 	@$(BIN)/adagoal explore two-room --radius 40 --epsilon 1 --delta 0.1 --seed 0 --out runs/demo --overwrite
 	@$(BIN)/adagoal audit runs/demo | tail -n 1
 	@echo "open file://$(CURDIR)/runs/demo/report.html"
@@ -72,7 +71,7 @@ test: $(VENV)/stamp-core
 	@$(MAKE) --no-print-directory -j2 --output-sync warm lint test-deep test-first test-second
 
 warm: $(VENV)/stamp-core
-	@$(BIN)/python tests/warm.py
+	@$(BIN)/adagoal warm --quiet
 
 # It may begin before everything is compiled: those that need it come last.
 test-deep: lint

@@ -2,7 +2,9 @@
 
 import math
 from pathlib import Path
+from typing import Any
 
+import numba
 import numpy as np
 import pytest
 from scipy import optimize
@@ -11,6 +13,20 @@ from adagoal.certified.events import ConfidenceSets, PairCounts, PairRadii, Unse
 from adagoal.core import operators
 from adagoal.core.transition_data import TransitionCounts
 from adagoal.planning.model_arrays import EmpiricalModel
+
+
+def compile_entry(helper: Any) -> Any:
+    """A compiled function that calls the helper; called from Python, the helper itself runs as Python code."""
+    return numba.njit(lambda *arguments: helper(*arguments))
+
+
+solve_low_dual, solve_low_dual_complete = map(
+    compile_entry, (operators.solve_low_dual, operators.solve_low_dual_complete)
+)
+solve_up_dual, closed_form_up = map(compile_entry, (operators.solve_up_dual, operators.closed_form_up))
+closed_form_low, closed_form_low_complete = map(
+    compile_entry, (operators.closed_form_low, operators.closed_form_low_complete)
+)
 
 DELTA = 0.1
 
@@ -92,8 +108,8 @@ def test_fixed_function_coverage(p):
             V = f[known][:, None]
             mean = p_hat @ f[known]
             variance = p_hat @ (f[known] - mean) ** 2
-            low = operators.solve_low_dual(0, 0, model(p_hat, r_low=r_low), CAP, V, variance, mean)
-            closed_form = operators.closed_form_low(mean, variance, r_low, CAP, 0.0)
+            low = solve_low_dual(0, 0, model(p_hat, r_low=r_low), CAP, V, variance, mean)
+            closed_form = closed_form_low(mean, variance, r_low, CAP, 0.0)
             missed |= max(low, closed_form) > p @ f + 1e-9
         misses += missed
     assert misses <= 100 * DELTA
@@ -115,9 +131,9 @@ def test_kernel_coverage(p):
             f = rng.uniform(0, CAP, len(known))
             mean, least = p_hat @ f, f.min()
             variance = p_hat @ (f - mean) ** 2
-            low = operators.solve_low_dual_complete(0, 0, model(p_hat, r=r), f[:, None], variance, mean, least)
+            low = solve_low_dual_complete(0, 0, model(p_hat, r=r), f[:, None], variance, mean, least)
             missed |= (
-                max(low, operators.closed_form_low_complete(mean, variance, least, r)) > inside @ f + 1e-9
+                max(low, closed_form_low_complete(mean, variance, least, r)) > inside @ f + 1e-9
             )  # lower bounds of lemma 4
         misses += missed
     assert misses <= 100 * DELTA
@@ -199,7 +215,7 @@ def test_the_nearest_level_is_near_enough(variance, r):
     """The closed form lies below max over levels t of m - r m - r t - Var / (2 t), and not far below the best t."""
     levels = CAP * operators.FINEST_LEVEL * operators.LEVEL_RATIO ** np.arange(operators.N_LEVELS - 1)
     best = max(5.0 - 5.0 * r - (r * levels + variance / (2 * levels)).min(), 0.0)
-    found = operators.closed_form_low(5.0, variance, r, CAP, 0.0)
+    found = closed_form_low(5.0, variance, r, CAP, 0.0)
     assert found <= best + 1e-12
     if 2 * r * (operators.FINEST_LEVEL * CAP) ** 2 <= variance <= 2 * r * (CAP / operators.FINEST_LEVEL) ** 2:
         assert found >= 5.0 - 5.0 * r - 1.03 * math.sqrt(2 * r * variance)
@@ -228,25 +244,25 @@ def test_duals_against_a_solver(seed):
 
     mean, V = p @ f, f[:, None]
     variance = p @ (f - mean) ** 2
-    low = operators.solve_low_dual(0, 0, model(p, r_low=r), CAP, V, variance, mean)
-    up = operators.solve_up_dual(0, 0, model(p, r=r), V, variance, mean, f.max(), f.max())
+    low = solve_low_dual(0, 0, model(p, r_low=r), CAP, V, variance, mean)
+    up = solve_up_dual(0, 0, model(p, r=r), V, variance, mean, f.max(), f.max())
     exact_low, exact_up = worst(1), worst(-1)
     assert low <= exact_low + 1e-4
     assert low >= exact_low - 0.02 * (mean - exact_low) - 1e-4
     assert up >= exact_up - 1e-4
     assert up <= exact_up + 0.02 * (exact_up - mean) + 1e-4
     known, exact_known = (
-        operators.solve_low_dual_complete(0, 0, model(p, r=r), V, variance, mean, f.min()),
+        solve_low_dual_complete(0, 0, model(p, r=r), V, variance, mean, f.min()),
         worst(1, f.min()),
     )
     assert known <= exact_known + 1e-4
-    closed_known = operators.closed_form_low_complete(mean, variance, f.min(), r)
+    closed_known = closed_form_low_complete(mean, variance, f.min(), r)
     assert closed_known <= exact_known + 1e-4
     if r < 0.05:  # a search that begins at t = 0 ends early: a sweep takes the larger one of both
         assert known >= exact_known - 0.02 * (mean - exact_known) - 1e-4
         assert known >= closed_known - 1e-9
-    assert max(low, 0.0) >= operators.closed_form_low(mean, variance, r, CAP, 0.0) - 1e-9
-    assert min(up, f.max()) <= operators.closed_form_up(mean, variance, f.max(), r, 0.0, f.max()) + 1e-9
+    assert max(low, 0.0) >= closed_form_low(mean, variance, r, CAP, 0.0) - 1e-9
+    assert min(up, f.max()) <= closed_form_up(mean, variance, f.max(), r, 0.0, f.max()) + 1e-9
 
 
 def test_the_worked_example():
@@ -271,11 +287,11 @@ def test_the_worked_example():
         "unseen mass (lemma 3a)": confidence.empirical_model().q[0],
         "unseen mass (lemma 3b)": confidence.window.unseen_mass_bounds(alone)[0],
         "mean of $V$ under $\\hat p$": mean,
-        "Low, closed form": operators.closed_form_low(mean, variance, found.r_low[0], cap, 0.0),
-        "Low, best of the 25 levels": operators.solve_low_dual(0, 0, found, cap, V, variance, mean),
+        "Low, closed form": closed_form_low(mean, variance, found.r_low[0], cap, 0.0),
+        "Low, best of the 25 levels": solve_low_dual(0, 0, found, cap, V, variance, mean),
         "mean of $Y$ under $\\hat p$": above,
-        "Up, closed form": operators.closed_form_up(above, spread, 8.0, found.r[0], found.q[0], 10.0),
-        "Up, best $t$": operators.solve_up_dual(0, 0, found, Y, spread, above, 8.0, 10.0),
+        "Up, closed form": closed_form_up(above, spread, 8.0, found.r[0], found.q[0], 10.0),
+        "Up, best $t$": solve_up_dual(0, 0, found, Y, spread, above, 8.0, 10.0),
     }
     assert printed.keys() - {"quantity"} >= values.keys()
     for name, value in values.items():

@@ -2,6 +2,7 @@
 
 import math
 
+import numba
 import numpy as np
 import pytest
 from scipy.optimize import linprog
@@ -18,6 +19,9 @@ from adagoal.loop import run_exploration
 from adagoal.planning import robust_sweeps
 from adagoal.planning.model_arrays import RobustModel
 from experiments import extra_models
+
+# Called from Python, the function itself would run as Python code.
+extreme_mean = numba.njit(lambda *arguments: robust_sweeps.extreme_mean(*arguments))
 
 SMALL = {
     "sparse": (toy_models.random_sparse(n_states=8, n_actions=2, seed=3), 6.0, 1.0),
@@ -41,9 +45,7 @@ def test_extreme_values_against_a_linear_program(moved):
             *(np.array([q]), np.array([moved]), np.zeros(K, bool), 0),
         )
         for sign in (1.0, -1.0):
-            found = robust_sweeps.extreme_mean(
-                0, 0, model, f[:, None], outside, sign, np.empty(K + 1), np.empty(K + 1, np.int64)
-            )
+            found = extreme_mean(0, 0, model, f[:, None], outside, sign, np.empty(K + 1), np.empty(K + 1, np.int64))
             # variables: p' on the o successors and elsewhere, and how far each is above p
             value, centre = np.r_[f[rows[0, :o]], outside], np.r_[p[:o], 0.0]
             above = np.hstack([np.eye(o + 1), -np.eye(o + 1)])

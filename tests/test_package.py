@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import zipfile
@@ -135,13 +136,25 @@ def test_the_wheel_works_in_an_empty_environment(wheel: Path, extras: str, tmp_p
     found = adagoal(*GRID, "--out", "runs/grid")
     assert found.returncode == 0, found.stderr
     assert (tmp_path / "runs/grid/report.html").stat().st_size > 10_000
+    for command in (["audit", "runs/grid"], ["play", "runs/grid", "--episodes", "2"], ["report", "runs/grid"]):
+        done = adagoal(*command)
+        assert done.returncode == 0, done.stderr
+    assert adagoal("export", "runs/grid", "--format", "csv").returncode == 0
+    compare = adagoal("compare", "chain", "--radius", "2", "--seeds", "1", "--budget", "300", "--out", "runs/compare")
+    assert compare.returncode == 0, compare.stderr
+    png = adagoal("report", "runs/grid", "--png")
     assert "corridor" in adagoal("envs").stdout
     trained = adagoal("train", "point-mass", "--steps", "400", "--recipe", "light", "--out", "runs/point")
     minigrid = adagoal("explore", "MiniGrid-Empty-5x5-v0", "--radius", "3", "--budget", "200", "--quiet")
     if extras:
+        assert png.returncode == 0, png.stderr
         assert trained.returncode in (0, 3), trained.stderr
         assert minigrid.returncode in (0, 3), minigrid.stderr
     else:
+        listed = subprocess.run([bin / "python", "-m", "pip", "list"], capture_output=True, text=True, check=True)
+        assert not re.findall(r"(?i)^(?:bokeh|matplotlib|pillow|jax|pandas)", listed.stdout, flags=re.MULTILINE)
+        assert png.returncode == 2
+        assert png.stderr.startswith("error: figures need matplotlib: "), png.stderr
         assert trained.returncode == minigrid.returncode == 2
         assert "needs" in trained.stderr
         assert "minigrid" in minigrid.stderr

@@ -20,9 +20,9 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-import numba
 import numpy as np
 
+from adagoal.core.compiled_code import compiled, compiled_helper
 from adagoal.core.transition_data import TransitionCounts
 from adagoal.core.types import Bools, Floats, Longs
 from adagoal.planning.model_arrays import goal_holds_state
@@ -58,7 +58,7 @@ def read_deterministic_map(counts: TransitionCounts, visits: Floats, log: float)
     return DeterministicMap(counts.start, to, loss, counts.terminal, counts.absent, before, first)
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def hops_from_start(graph, most):  # type: ignore[no-untyped-def]
     """Return [S] the hops from the start over pairs with a loss of at most ``most``, breadth first."""
     states, actions = len(graph.closed), len(graph.to) // len(graph.closed)
@@ -75,7 +75,7 @@ def hops_from_start(graph, most):  # type: ignore[no-untyped-def]
     return hops
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled_helper
 def hops_to_states(graph, ends, most):  # type: ignore[no-untyped-def]
     """Return [S] the hops to the nearest of the states ``ends`` [S] over pairs with a loss of at most ``most``."""
     states, actions = len(graph.closed), len(graph.to) // len(graph.closed)
@@ -97,7 +97,7 @@ def hops_to_states(graph, ends, most):  # type: ignore[no-untyped-def]
     return hops
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled_helper
 def _least_path_value(graph, d, r, most, extra):  # type: ignore[no-untyped-def]
     """Return the minimum over pairs of d(s) + 1 + (1 - kappa_x)(r(s') + extra)."""
     actions, least = len(graph.to) // len(graph.closed), np.inf
@@ -108,7 +108,7 @@ def _least_path_value(graph, d, r, most, extra):  # type: ignore[no-untyped-def]
     return least
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def least_value_elsewhere(graph, d, most):  # type: ignore[no-untyped-def]
     """Return a lower bound for paths that lead to an unknown pair or into a cycle."""
     states, actions = len(graph.closed), len(graph.to) // len(graph.closed)
@@ -144,7 +144,7 @@ def hop_lower_bounds(graph: DeterministicMap, column: Longs, columns: Longs, flo
     return bounds
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def _raise_goal_bounds(graph, column, columns, d, most, limit, bounds):  # type: ignore[no-untyped-def]
     """Raise the bounds [goals] by those of one cut; no path elsewhere takes less than ``limit``."""
     for i in range(len(columns)):
@@ -155,7 +155,7 @@ def _raise_goal_bounds(graph, column, columns, d, most, limit, bounds):  # type:
             bounds[i] = max(bounds[i], min(limit, _least_path_value(graph, d, left, most, 0.0)))
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled_helper
 def _states_of_column(column, j):  # type: ignore[no-untyped-def]
     """Return [S] a mask of the states of the goal of column j."""
     mask = np.zeros(len(column), np.bool_)
@@ -177,7 +177,7 @@ def hop_upper_bounds(graph: DeterministicMap, column: Longs, columns: int) -> tu
     return best, behind
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def _lower_goal_bounds(graph, column, losses, best, behind):  # type: ignore[no-untyped-def]
     """Write the bounds ``best`` [columns] and the loss ``behind`` [columns] each of them."""
     for most in losses:
@@ -193,7 +193,7 @@ def _lower_goal_bounds(graph, column, losses, best, behind):  # type: ignore[no-
                 best[j], behind[j] = bound, most
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def write_hop_policies(graph, column, columns, behind, table):  # type: ignore[no-untyped-def]
     """Write policies to the goals of ``columns`` into their rows of ``table`` [columns, S].
 

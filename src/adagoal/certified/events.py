@@ -21,12 +21,11 @@ from concurrent.futures import Executor
 from functools import partial
 from typing import Any, ClassVar, NamedTuple
 
-import numba
 import numpy as np
 from numpy.typing import NDArray
 
 from adagoal.certified import sweeps
-from adagoal.core.compiled_code import run_jobs_in_threads
+from adagoal.core.compiled_code import compiled, compiled_helper, run_jobs_in_threads
 from adagoal.core.errors import InputError
 from adagoal.core.file_formats import ArraySchema, ArraySpec, check_arrays
 from adagoal.core.operators import N_LEVELS, LocalLowerBounds
@@ -228,7 +227,7 @@ class ConfidenceSets:
         p[complete, : sizes["K"]], r[complete] = arrays["complete_p"], arrays["complete_r"]
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def update_pair_radii(pairs, tally, logs, branching, out):  # type: ignore[no-untyped-def]
     """Write the frequencies and radii of these pairs into ``out`` (PairRadii); logs: [3] l1, l2, l3."""
     for x in pairs:
@@ -245,13 +244,13 @@ def update_pair_radii(pairs, tally, logs, branching, out):  # type: ignore[no-un
         out.q[x] = unseen_mass_bound(fresh, o, logs[2]) if o < branching else 0.0
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled_helper
 def fixed_function_radius(n, union_log):  # type: ignore[no-untyped-def]
     """Return r_low of a pair with n transitions (lemma 1)."""
     return (union_log + math.log(N_LEVELS)) / n
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled_helper
 def observed_ball_radius(x, tally, union_log):  # type: ignore[no-untyped-def]
     """Return r of the pair x (lemma 2)."""
     n, o, settled = tally.n[x], tally.support[x], tally.settled[x]
@@ -270,7 +269,7 @@ def observed_ball_radius(x, tally, union_log):  # type: ignore[no-untyped-def]
     return (union_log + restart + regret) / fresh
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled_helper
 def unseen_mass_bound(fresh, o, union_log):  # type: ignore[no-untyped-def]
     """Return q of a pair with o successors, none of them found in the last ``fresh`` transitions (lemma 3a)."""
     return 1.0 - math.exp(-(union_log + math.log(o * (o + 1.0))) / fresh) if fresh > 0 else 1.0
@@ -320,7 +319,7 @@ class UnseenMassWindow:
         return bound
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def close_if_surprised(starts, settled):  # type: ignore[no-untyped-def]
     """Return whether a pair inside has surprised. If so it is excluded and all other pairs leave the window."""
     surprised = False
@@ -335,7 +334,7 @@ def close_if_surprised(starts, settled):  # type: ignore[no-untyped-def]
     return surprised
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def enter_mature_pairs(starts, n, settled, entry_factor):  # type: ignore[no-untyped-def]
     """Let pairs enter that were tried often enough; return the visits [X] of those inside, 0 elsewhere.
 

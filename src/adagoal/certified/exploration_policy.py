@@ -12,13 +12,13 @@ from __future__ import annotations
 
 import math
 
-import numba
 import numpy as np
 
 from adagoal.certified.gaps import column_moments
+from adagoal.core.compiled_code import compiled, compiled_helper
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def plan_probing_actions(order, chain, model, rival, horizon, max_sweeps):  # type: ignore[no-untyped-def]
     """Replace ``rival`` [S], an action of every seen state, by the probing actions; -1 if no pair is worth a try.
 
@@ -55,7 +55,7 @@ def plan_probing_actions(order, chain, model, rival, horizon, max_sweeps):  # ty
             rival[s] = -1
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled_helper
 def _rival_visits(order, chain, model, rival, discount):  # type: ignore[no-untyped-def]
     """Return [N] the discounted visits of the rival from the start, in the empirical model."""
     row_of, end = chain.row_of, chain.end
@@ -76,7 +76,7 @@ def _rival_visits(order, chain, model, rival, discount):  # type: ignore[no-unty
     return visits
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled_helper
 def _solve_linear_system(M, b):  # type: ignore[no-untyped-def]
     """b [N] <- M^{-1} b; M [N, N] is overwritten."""
     # No pivoting: M is diagonally dominant by columns. Most entries are zero and are skipped. np.linalg.solve would
@@ -95,7 +95,7 @@ def _solve_linear_system(M, b):  # type: ignore[no-untyped-def]
         b[k] /= M[k, k]
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled_helper
 def _future_uncertainty(x, chain, model):  # type: ignore[no-untyped-def]
     """Return the derivative of the width of the pair x, for the mean of Z, with respect to ln r."""
     # One try more lowers ln r by about 1/n. The derivative of sqrt(2 r Var) is half of it, hence 0.5 under the root.
@@ -108,7 +108,7 @@ def _future_uncertainty(x, chain, model):  # type: ignore[no-untyped-def]
     return math.sqrt(0.5 * model.r[x] * max(square - mean * mean, 0.0)) + model.r[x] * (most - mean)
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled_helper
 def _probing_rewards(order, chain, model, rival, discount):  # type: ignore[no-untyped-def]
     """Return [N, A] how much one more try of each pair lowers the bound, up to a common factor."""
     F, beta, top, ceiling = chain.F, chain.beta, chain.top, chain.Z.max()

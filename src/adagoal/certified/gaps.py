@@ -20,9 +20,9 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-import numba
 import numpy as np
 
+from adagoal.core.compiled_code import compiled, compiled_helper
 from adagoal.core.operators import FAST_SUM_OPTIONS, VECTOR_MATH_OPTIONS, ball_width, closed_form_up
 from adagoal.core.types import Bools, Floats, Longs
 
@@ -46,7 +46,7 @@ class PolicyChain(NamedTuple):
     Z: Floats  # [N] bounds on the sub-optimality (lemma 9)
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def bound_suboptimality(order, goal, model, V, Y, policy, all_seen, rival):  # type: ignore[no-untyped-def]
     """Return bounds on V^pi(start) - V*(start), on V^pi(start) and on V^pi everywhere, and the :class:`PolicyChain`.
 
@@ -77,7 +77,7 @@ def bound_suboptimality(order, goal, model, V, Y, policy, all_seen, rival):  # t
     return gap, value, most, chain
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled_helper
 def _order_nearest_first(order, Y):  # type: ignore[no-untyped-def]
     """Return [N] the indices of ``order`` sorted by Y."""
     # by insertion, because Numba takes a second to compile its own sort
@@ -91,7 +91,7 @@ def _order_nearest_first(order, Y):  # type: ignore[no-untyped-def]
     return turn
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled_helper
 def _expected_visits(pair, row_of, end, model, turn, most):  # type: ignore[no-untyped-def]
     """Return F [N, N + 1]: the visits W under the empirical kernel, zero at the goal, and v = W 1 in the last column.
 
@@ -140,7 +140,7 @@ def _expected_visits(pair, row_of, end, model, turn, most):  # type: ignore[no-u
     return F
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled_helper
 def _estimation_errors(pair, row_of, model, F, top):  # type: ignore[no-untyped-def]
     """Return the bounds beta [N] on |xi| of lemma 7, and their part b + K beta on the observed successors."""
     N = len(pair)
@@ -167,7 +167,7 @@ def _estimation_errors(pair, row_of, model, F, top):  # type: ignore[no-untyped-
     return beta, np.maximum(b + K @ beta, 0.0)
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled_helper
 def _unseen_masses(pair, model):  # type: ignore[no-untyped-def]
     """Return [3, N]: q of the policy's pairs; q outside the window and 0 inside; 1/visits inside and 0 outside."""
     masses = np.zeros((3, len(pair)))
@@ -182,7 +182,7 @@ def _unseen_masses(pair, model):  # type: ignore[no-untyped-def]
     return masses
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled_helper
 def _value_bounds(order, chain, model, Y):  # type: ignore[no-untyped-def]
     """Return bounds on V^pi(start) and on V^pi everywhere (corollary of lemma 7)."""
     N, first = len(order), chain.row_of[model.start]
@@ -196,7 +196,7 @@ def _value_bounds(order, chain, model, Y):  # type: ignore[no-untyped-def]
     return value, max(most, 1.0 + value)
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled_helper
 def _action_gains(order, chain, model, V, Y, policy):  # type: ignore[no-untyped-def]
     """Return the gains [N, A + 1] of lemma 8: how much better than the policy each action may be, the reset last."""
     row_of, F = chain.row_of, chain.F
@@ -226,7 +226,7 @@ def _action_gains(order, chain, model, V, Y, policy):  # type: ignore[no-untyped
     return gain
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled_helper
 def _iterate_suboptimality(order, chain, model, gain, elsewhere, V, Y, policy, rival):  # type: ignore[no-untyped-def]
     """Return Z(start) of lemma 9, iterated from Y - V downwards; write Z into the chain and its argmax into ``rival``.
 
@@ -273,7 +273,7 @@ def _iterate_suboptimality(order, chain, model, gain, elsewhere, V, Y, policy, r
     return Z[first]
 
 
-@numba.njit(**VECTOR_MATH_OPTIONS)
+@compiled_helper(**VECTOR_MATH_OPTIONS)
 def column_moments(x, model, row_of, F, sd, span, mean):  # type: ignore[no-untyped-def]
     """Standard deviation, range and mean of every column of F [N, m] over the observed successors of the pair x."""
     # Values are taken relative to the first successor: the variance of large, nearly equal numbers would cancel.
@@ -293,7 +293,7 @@ def column_moments(x, model, row_of, F, sd, span, mean):  # type: ignore[no-unty
         span[y] = high[y] - low[y]
 
 
-@numba.njit(**FAST_SUM_OPTIONS)
+@compiled_helper(**FAST_SUM_OPTIONS)
 def weighted_error(one, other, chain, quiet_log):  # type: ignore[no-untyped-def]
     """Return a bound on sum_y weights(y) |xi(y)| with weights = |one - other|, both [N].
 
@@ -310,7 +310,7 @@ def weighted_error(one, other, chain, quiet_log):  # type: ignore[no-untyped-def
     return seen + chain.top * min(each, alone + shared * quiet_log)
 
 
-@numba.njit(**FAST_SUM_OPTIONS)
+@compiled_helper(**FAST_SUM_OPTIONS)
 def advantage_noise(r, q, top, beta, sd, span, mean):  # type: ignore[no-untyped-def]
     """Return the error of the advantage in lemma 8 that is due to this pair, from moments [N + 1], the value last."""
     N = len(beta)

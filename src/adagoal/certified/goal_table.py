@@ -10,10 +10,10 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-import numba
 import numpy as np
 from numpy.typing import NDArray
 
+from adagoal.core.compiled_code import compiled, compiled_helper
 from adagoal.core.environment import OTHER_GOALS
 from adagoal.core.file_formats import ArraySchema, ArraySpec, check_arrays
 from adagoal.core.goal_space import GoalSpace
@@ -214,7 +214,7 @@ class GoalTable:
         self._wide_arrays.clear()
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def shorten_hop_counts(hops, known, start, successor, support):  # type: ignore[no-untyped-def]
     """Update hops [S], the fewest observed transitions from the start to each state, after new transitions.
 
@@ -241,13 +241,13 @@ def shorten_hop_counts(hops, known, start, successor, support):  # type: ignore[
                         queue[last], waiting[y], last = y, True, (last + 1) % size
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled_helper
 def goal_error(D, upper, gap, L):  # type: ignore[no-untyped-def]
     """Return what one goal lacks for the definition ``def_MGE``: min(upper - D, gap) or upper - L, the larger one."""
     return max(min(upper - D, gap), upper - L)
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def goal_errors(D, upper, gap, L, cap):  # type: ignore[no-untyped-def]
     """Return [columns] E: what every goal lacks, at least 0, with upper bounds cut at the cap."""
     E = np.empty(len(D))
@@ -256,7 +256,7 @@ def goal_errors(D, upper, gap, L, cap):  # type: ignore[no-untyped-def]
     return E
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def record_if_better(j, value, bound, L, D, upper, gap, best, returned):  # type: ignore[no-untyped-def]
     """Record the policy of Y, with this value and this gap, if that leaves a smaller error for column j."""
     if goal_error(D[j], value, bound, L) < goal_error(D[j], upper[j], gap[j], L):
@@ -265,7 +265,7 @@ def record_if_better(j, value, bound, L, D, upper, gap, best, returned):  # type
             returned[j, s] = best[j, s]
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def record_sweep_results(block, order, start, L, cap, whole, V, Y, D, upper, gap, best, returned):  # type: ignore[no-untyped-def]
     """Write the bounds of the start after a sweep of the columns ``block``; ``whole``: no Y exceeds the cap."""
     for j in block:

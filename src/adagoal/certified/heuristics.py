@@ -21,9 +21,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-import numba
 import numpy as np
 
+from adagoal.core.compiled_code import compiled
 from adagoal.core.file_formats import object_schema
 from adagoal.core.types import Bools, Floats, Longs
 from adagoal.planning.model_arrays import BLOCK_GOALS
@@ -270,7 +270,7 @@ class Schedule:
 # loop over a thousand columns. D, E, stale and polished are rows [columns].
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def stale_candidates(stale, wanted, D, E, L, epsilon):  # type: ignore[no-untyped-def]
     """Return the stale columns that are open or ``wanted`` [columns], and which of them are wanted; none if none is."""
     columns, first, any_wanted = np.empty(len(D), np.int64), np.empty(len(D), np.bool_), False
@@ -285,7 +285,7 @@ def stale_candidates(stale, wanted, D, E, L, epsilon):  # type: ignore[no-untype
     return columns[:n], first[:n]
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def columns_due_for_duals(block, steps, D, E, polished, L, epsilon, urgent, growth):  # type: ignore[no-untyped-def]
     """Return the open columns of ``block`` whose last exact duals are old enough.
 

@@ -18,7 +18,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import numba
 import numpy as np
 
 from adagoal.certified.simd_lanes import (
@@ -30,6 +29,7 @@ from adagoal.certified.simd_lanes import (
     select_where_less,
     store_lanes,
 )
+from adagoal.core.compiled_code import compiled, compiled_helper
 from adagoal.core.operators import (
     VECTOR_MATH_OPTIONS,
     closed_form_low,
@@ -59,7 +59,7 @@ def sweep_block(
     scatter_block(value_part, policy_part, given.order, block, values, policy)
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def gather_block(values, policy, order, block):  # type: ignore[no-untyped-def]
     """Return the columns of a block of two tables [columns, S] as two parts [S, B], zero outside ``order``."""
     # The zeros are never written back. Sweeps on whole arrays read them, so memory must not be left uninitialised.
@@ -71,7 +71,7 @@ def gather_block(values, policy, order, block):  # type: ignore[no-untyped-def]
     return value_part, policy_part
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def scatter_block(value_part, policy_part, order, block, values, policy):  # type: ignore[no-untyped-def]
     """Write the parts back at the states of ``order``."""
     for b in range(len(block)):
@@ -92,7 +92,7 @@ def improve_upper_bounds(model, block, Y, policy):  # type: ignore[no-untyped-de
     return _repeat_sweeps(model, block, Y, policy, False)
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def _repeat_sweeps(model, block, values, policy, lower):  # type: ignore[no-untyped-def]
     # Columns that fill up a block stand at the cap or at 0, so they never move and never prolong the sweeps.
     backwards, multiple = block.order[::-1].copy(), 1 if block.exact else N_LANES
@@ -111,7 +111,7 @@ def _repeat_sweeps(model, block, values, policy, lower):  # type: ignore[no-unty
     return values, policy
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled_helper
 def _pad_columns(table, multiple, value):  # type: ignore[no-untyped-def]
     """Return the table [S, B], or a copy filled up to a multiple of columns with this value."""
     B = table.shape[1]
@@ -124,7 +124,7 @@ def _pad_columns(table, multiple, value):  # type: ignore[no-untyped-def]
     return wide
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled_helper
 def _copy_columns_back(wide, table):  # type: ignore[no-untyped-def]
     # a loop, because slice assignments take Numba seconds to compile
     if wide.shape[1] != table.shape[1]:
@@ -133,7 +133,7 @@ def _copy_columns_back(wide, table):  # type: ignore[no-untyped-def]
                 table[s, b] = wide[s, b]
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled_helper
 def lower_bound_sweep(order, model, block, V, policy):  # type: ignore[no-untyped-def]
     """V <- max(V, T_low V) at the states of ``order``, policy <- the greedy actions, A for the reset.
 
@@ -195,7 +195,7 @@ def lower_bound_sweep(order, model, block, V, policy):  # type: ignore[no-untype
     return rise
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled_helper
 def upper_bound_sweep(order, model, block, Y, policy):  # type: ignore[no-untyped-def]
     """Y <- min(Y, T_up Y) at the states of ``order``; if Y falls, the policy takes the action. Return the largest fall.
 
@@ -251,7 +251,7 @@ def upper_bound_sweep(order, model, block, Y, policy):  # type: ignore[no-untype
     return fall
 
 
-@numba.njit(cache=True, nogil=True, inline="always")
+@compiled_helper(inline="always")
 def _successor_moments(x, s, model, p, F, mean, variance, least, most):  # type: ignore[no-untyped-def]
     """Mean, variance, smallest and largest value [B] of F [S, B] under p[x], centred at F[s] against cancellation."""
     B = F.shape[1]
@@ -270,7 +270,7 @@ def _successor_moments(x, s, model, p, F, mean, variance, least, most):  # type:
         mean[b] += F[s, b]
 
 
-@numba.njit(**VECTOR_MATH_OPTIONS)
+@compiled_helper(**VECTOR_MATH_OPTIONS)
 def closed_form_lower_sweep(order, model, block, V, policy):  # type: ignore[no-untyped-def]
     """The same as :func:`lower_bound_sweep` with closed forms, for blocks of a multiple of N_LANES goals."""
     # Unsigned indices: Numba would test signed ones for counting from the end.
@@ -297,7 +297,7 @@ def closed_form_lower_sweep(order, model, block, V, policy):  # type: ignore[no-
     return largest_lane(rise)
 
 
-@numba.njit(**VECTOR_MATH_OPTIONS, forceinline=True)
+@compiled_helper(**VECTOR_MATH_OPTIONS, forceinline=True)
 def _lower_backup(x, first, model, cap, V):  # type: ignore[no-untyped-def]
     """Return 1 + Low_x(V) for the goals from ``first`` on."""
     support = model.support[x]
@@ -313,7 +313,7 @@ def _lower_backup(x, first, model, cap, V):  # type: ignore[no-untyped-def]
     return 1.0 + closed_form_low(mean, variance, model.r_low[x], cap, 0.0)
 
 
-@numba.njit(**VECTOR_MATH_OPTIONS)
+@compiled_helper(**VECTOR_MATH_OPTIONS)
 def closed_form_upper_sweep(order, model, block, Y, policy):  # type: ignore[no-untyped-def]
     """The same as :func:`upper_bound_sweep` with closed forms, for blocks of a multiple of N_LANES goals."""
     B, column, step = np.uintp(Y.shape[1]), block.column, np.uintp(N_LANES)
@@ -350,7 +350,7 @@ def closed_form_upper_sweep(order, model, block, Y, policy):  # type: ignore[no-
     return largest_lane(fall)
 
 
-@numba.njit(**VECTOR_MATH_OPTIONS, forceinline=True)
+@compiled_helper(**VECTOR_MATH_OPTIONS, forceinline=True)
 def _lane_moments(x, first, model, weight, F):  # type: ignore[no-untyped-def]
     """Mean, variance, smallest and largest value of F [S, B] over the successors of a pair with weights [X, K].
 

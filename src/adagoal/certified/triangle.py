@@ -12,11 +12,12 @@ most of the sweeps.
 
 from __future__ import annotations
 
-import numba
 import numpy as np
 
+from adagoal.core.compiled_code import compiled
 
-@numba.njit(cache=True, nogil=True)
+
+@compiled
 def improve_by_neighbours(block, goal_state, column, order, model, cap, least, V, Y, best):  # type: ignore[no-untyped-def]
     """Improve the columns of ``block`` by their neighbours if that improves the start by ``least`` or more.
 

@@ -106,7 +106,7 @@ def _exit_unfinished(reason: str, display: ExperimentProgress, out: Path) -> NoR
 
 @click.command(
     help="Run methods and goal rules on environments with a known model, and audit every run exactly while it runs. "
-    f"Writes table.md, table.json and figure.png.\n\n{RESUME_HELP}",
+    f"Writes table.md, table.json, table.html and, with the extra figures, figure.png.\n\n{RESUME_HELP}",
     epilog="Example: adagoal compare two-room grid --radius 40,10 --goal-rules adagoal,unigoal --seeds 5 --budget 1e6",
 )
 @click.argument("worlds", metavar="ENV...", nargs=-1, required=True, type=options.ENV)

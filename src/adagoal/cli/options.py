@@ -18,6 +18,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from adagoal.cli import completion
+from adagoal.core import compiled_code
 from adagoal.core.argument_checks import parse_key_value
 from adagoal.core.errors import InputError
 from adagoal.core.user_code import is_file_spec
@@ -335,6 +336,12 @@ goals_help = (
     'States or labels: 3,7 or "(4, 5), (1, 2)". FILE.py:NAME: a function observation -> goal or None, or named '
     "predicates. keys:0,1: states that agree in these entries of the observation are one goal.  [default: all states]"
 )
+
+
+def announce_compilation(quiet: bool = False) -> None:
+    """Say at once that this command will compile, if Numba's cache is empty. Importing Numba takes half a second."""
+    if not quiet and compiled_code.is_numba_cache_empty(Path(compiled_code.__file__).parent):
+        click.echo("compiling, first run only ...", err=True)
 
 
 @contextlib.contextmanager

@@ -80,6 +80,7 @@ def explore(
     .jani, .drn and .umb with the extra storm. Exit code 0: stopped by the rule; 3: budget spent or interrupted, adagoal
     resume DIR continues; 4: void, a check that the certificates rest on has failed.
     """
+    options.announce_compilation(quiet)
     from adagoal import methods
     from adagoal.api import explore as api
     from adagoal.cli.inspection_commands import observe_with_live_page
@@ -135,6 +136,7 @@ def resume(folder: Path, budget: int | None, as_json: bool, quiet: bool, **given
         )
         resume_training(folder, as_json=as_json, quiet=quiet, budget=budget, **given)
         return
+    options.announce_compilation(quiet)
     from adagoal.api import explore as api
     from adagoal.runs.progress_display import ExplorationProgress
 

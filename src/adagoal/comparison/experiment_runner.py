@@ -42,10 +42,9 @@ def run_experiment(
         stem = experiment.file_stem or experiment.name
         write_json(options.out / f"{stem}.json", report.data)
         write_text(options.out / f"{stem}.md", report.text)
-        # Matplotlib takes a second, and worker processes do not need it.
-        from adagoal.report.figures import save_figure
-
         for name, figure in report.figures.items():
+            from adagoal.report.figures import save_figure  # Matplotlib takes a second, and workers do not need it
+
             save_figure(figure, options.out / name)
         page = curve_page(
             f"adagoal: {experiment.name}", report.text, report.plots, {name: name for name in report.figures}

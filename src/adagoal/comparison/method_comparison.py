@@ -7,6 +7,7 @@ stays correct (:mod:`adagoal.comparison.comparison_output`).
 from __future__ import annotations
 
 import hashlib
+import importlib.util
 import json
 import math
 import os
@@ -153,9 +154,11 @@ def describe_outcome(outcome: RunOutcome) -> str:
 
 
 def comparison_report(outcomes: Sequence[RunOutcome], options: ExperimentOptions) -> ExperimentReport:
-    """Return the table, the figure and the curves."""
+    """Return the table, the curves, and a figure of the curves if Matplotlib (the extra ``figures``) is installed."""
     comparison = Comparison(outcomes)
-    rows, figures = [score.to_dict() for score in comparison.scores], {"figure.png": comparison.plot()}
+    rows = [score.to_dict() for score in comparison.scores]
+    has_matplotlib = importlib.util.find_spec("matplotlib") is not None
+    figures = {"figure.png": comparison.plot()} if has_matplotlib else {}
     data = {"rows": rows, "runs": outcomes}
     return ExperimentReport(rows, str(comparison), data, figures, plots=make_error_plots(outcomes))
 

@@ -14,14 +14,84 @@ from __future__ import annotations
 
 import ast
 import contextlib
+import functools
 import hashlib
+import importlib
 import os
 import warnings
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor, wait
 from pathlib import Path
-from typing import Any
+from typing import Any, ParamSpec, TypeVar, overload
+
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
+
+COMPILED_FUNCTIONS: dict[str, Any] = {}  # every function under @compiled, by module.name
+# Without these a function would take the options of whichever compiled function called it first in this process, and
+# results would depend on what was compiled before.
+_OWN_OPTIONS: dict[str, Any] = {"nogil": True, "fastmath": False, "error_model": "python", "forceinline": False}
+
+
+@overload
+def compiled(function: Callable[_P, _T]) -> Callable[_P, _T]: ...
+@overload
+def compiled(**options: Any) -> Callable[[Callable[_P, _T]], Callable[_P, _T]]: ...
+def compiled(function: Callable[..., Any] | None = None, **options: Any) -> Any:
+    """Compile a function that Python calls. Its machine code is cached, and runs without the interpreter lock.
+
+    Use it as ``@compiled`` or ``@compiled(error_model="numpy")``; ``options`` are those of ``numba.njit``.
+    """
+    if function is None:
+        return functools.partial(compiled, **options)
+    # Here, because the command imports this module before it prints its help. Any: two options have no type.
+    njit: Any = importlib.import_module("numba").njit
+
+    # The C entry is for function pointers, which adagoal does not use.
+    dispatcher = njit(cache=True, no_cfunc_wrapper=True, **_OWN_OPTIONS | options)(function)
+    COMPILED_FUNCTIONS[f"{function.__module__}.{function.__name__}"] = dispatcher
+    return dispatcher
+
+
+@overload
+def compiled_helper(function: Callable[_P, _T]) -> Callable[_P, _T]: ...
+@overload
+def compiled_helper(**options: Any) -> Callable[[Callable[_P, _T]], Callable[_P, _T]]: ...
+def compiled_helper(function: Callable[..., Any] | None = None, **options: Any) -> Any:
+    """Let compiled functions call this function; ``options`` are those of ``numba.njit``.
+
+    Called from Python it runs as Python code. A compiled entry for Python would convert models of a dozen arrays, which
+    takes longer to compile than most helpers. The code of a helper is cached as a part of its callers only: two
+    processes that cache one function for different types at the same time can mix up its entries.
+    """
+    if function is None:
+        return functools.partial(compiled_helper, **options)
+    from numba import types
+    from numba.extending import typeof_impl
+
+    njit: Any = importlib.import_module("numba").njit
+    options = _OWN_OPTIONS | options
+    # Never compiled by itself, and Numba inlines only its own objects.
+    if options.get("inline") == "always":
+        return njit(**options)(function)
+    typeof_impl.register(CompiledHelper, lambda helper, _: types.Dispatcher(helper.dispatcher))
+    return CompiledHelper(function, njit(no_cpython_wrapper=True, no_cfunc_wrapper=True, **options)(function))
+
+
+class CompiledHelper:
+    """A function that compiled functions call as Numba's ``dispatcher``, and Python as Python code.
+
+    Python must not call the dispatcher: without an entry for Python, Numba crashes the process.
+    """
+
+    def __init__(self, function: Callable[..., Any], dispatcher: Any) -> None:
+        self.py_func, self.dispatcher = function, dispatcher
+        functools.update_wrapper(self, function)
+
+    def __call__(self, *arguments: Any) -> Any:
+        """Run the function as Python code."""
+        return self.py_func(*arguments)
 
 
 def remove_stale_numba_cache(package: Path) -> None:
@@ -42,6 +112,13 @@ def remove_stale_numba_cache(package: Path) -> None:
                 # Marked as checked, so the next start need not parse the imports again. Not with the current time: a
                 # file that changes meanwhile must still be newer than the entry.
                 os.utime(entry, ns=(newest, newest))
+
+
+def is_numba_cache_empty(package: Path) -> bool:
+    """Return whether Numba has cached nothing for this folder of modules, without importing Numba."""
+    # If the variable is set, Numba reads no other folder.
+    override = os.environ.get("NUMBA_CACHE_DIR", "")
+    return not any(str(entry).startswith(override) for entry, _, _ in _numba_cache_entries({package}))
 
 
 def _numba_cache_entries(folders: set[Path]) -> Iterator[tuple[Path, Path, int]]:

@@ -13,12 +13,12 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any, ClassVar, Protocol
 
-import numba
 import numpy as np
 from numba.core import event
 from numpy.typing import NDArray
 
 from adagoal import goal_rules
+from adagoal.core.compiled_code import compiled
 from adagoal.core.environment import ExplorationPlan, RolloutOutcome, TabularEnv
 from adagoal.core.errors import Status
 from adagoal.core.file_formats import (
@@ -279,7 +279,7 @@ class GoalAttempts:
                 setattr(self, name, np.pad(getattr(self, name), (0, goal + 1)))
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def update_attempt_arrays(goals, success, total, reached, recent, previous):  # type: ignore[no-untyped-def]
     """Add episodes with ``goals`` and ``success`` [episodes] to the arrays of :class:`GoalAttempts`, in place."""
     recent_rate, previous_rate = 0.2, 0.05
@@ -385,7 +385,7 @@ class ExplorationRun:
         return np.bincount(columns, weights, minlength=len(self.estimates.D)).astype(float)
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def any_column_open(D, E, L, epsilon):  # type: ignore[no-untyped-def]
     """Return whether :meth:`ExplorationRun.open_columns` has one; without temporary arrays, as every rollout asks."""
     is_open = False

@@ -26,9 +26,9 @@ from __future__ import annotations
 import math
 from typing import Any, NamedTuple
 
-import numba
 import numpy as np
 
+from adagoal.core.compiled_code import compiled, compiled_helper
 from adagoal.core.types import Actions, Bools, Floats
 
 # The levels t of lemma 1: 0, then from FINEST_LEVEL * C to C / FINEST_LEVEL with this ratio. All levels together cost
@@ -40,15 +40,13 @@ NEAREST_LEVEL_FACTOR = (math.sqrt(LEVEL_RATIO) + 1.0 / math.sqrt(LEVEL_RATIO)) /
 # No value is NaN, so min and max are single instructions. Sums are not reordered: results must not depend on how the
 # compiler vectorises a loop.
 VECTOR_MATH_OPTIONS: dict[str, Any] = {
-    "cache": True,
-    "nogil": True,
     "error_model": "numpy",
     "fastmath": {"nnan", "nsz"},
 }
 FAST_SUM_OPTIONS: dict[str, Any] = VECTOR_MATH_OPTIONS | {"fastmath": {"nnan", "nsz", "reassoc"}}  # sums in any order
 
 
-@numba.njit(**VECTOR_MATH_OPTIONS)
+@compiled_helper(**VECTOR_MATH_OPTIONS)
 def closed_form_low(mean, variance, r, cap, sure):  # type: ignore[no-untyped-def]
     """Low from lemma 1 with radius r; ``sure`` is 1 - q if the pair has a single successor and 0 otherwise."""
     width = math.sqrt(2.0 * r * NEAREST_LEVEL_FACTOR**2 * max(variance, 2.0 * r * (FINEST_LEVEL * cap) ** 2))
@@ -58,19 +56,19 @@ def closed_form_low(mean, variance, r, cap, sure):  # type: ignore[no-untyped-de
     return max(mean * (1.0 - r) - width, sure * mean)
 
 
-@numba.njit(**VECTOR_MATH_OPTIONS)
+@compiled_helper(**VECTOR_MATH_OPTIONS)
 def closed_form_low_complete(mean, variance, least, r):  # type: ignore[no-untyped-def]
     """Low from lemma 2 if all successors are known; ``least`` is their smallest value."""
     return max(mean - math.sqrt(2.0 * r * variance) - r * (mean - least), least)
 
 
-@numba.njit(**VECTOR_MATH_OPTIONS, forceinline=True)
+@compiled_helper(**VECTOR_MATH_OPTIONS, forceinline=True)
 def closed_form_up(mean, variance, most, r, q, top):  # type: ignore[no-untyped-def]
     """Up; ``most`` is the largest value of an observed successor, ``top`` bounds the value of all others."""
     return (1.0 - q) * min(mean + math.sqrt(2.0 * r * variance) + r * (most - mean), most) + q * top
 
 
-@numba.njit(**FAST_SUM_OPTIONS, forceinline=True)
+@compiled_helper(**FAST_SUM_OPTIONS, forceinline=True)
 def ball_width(r, deviation, span):  # type: ignore[no-untyped-def]
     """Bound on |p f - p_hat f| in the ball of lemma 2, for f with this standard deviation and range.
 
@@ -79,7 +77,7 @@ def ball_width(r, deviation, span):  # type: ignore[no-untyped-def]
     return math.sqrt(2.0 * r) * deviation + r * span
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled_helper
 def _dual_at_level(x, b, model, cap, V, level):  # type: ignore[no-untyped-def]
     """f(t) = e^{-r_low} exp(sum p ln(V + t)) - t at one of the levels t of lemma 1, and its slope f'(t)."""
     t = 0.0 if level == 0 else cap * FINEST_LEVEL * LEVEL_RATIO ** (level - 1.0)
@@ -95,7 +93,7 @@ def _dual_at_level(x, b, model, cap, V, level):  # type: ignore[no-untyped-def]
     return value - t, value * inverse - 1.0
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled_helper
 def solve_low_dual(x, b, model, cap, V, variance, mean):  # type: ignore[no-untyped-def]
     """Low of V[:, b] from the dual of lemma 1: the best level, searched from the level of the closed form."""
     # Lemma 1 holds for the fixed set of levels only; a continuous t would need lemma 2. The dual is concave in t, so
@@ -117,14 +115,14 @@ def solve_low_dual(x, b, model, cap, V, variance, mean):  # type: ignore[no-unty
     return best
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled_helper
 def solve_low_dual_complete(x, b, model, V, variance, mean, least):  # type: ignore[no-untyped-def]
     """Low of V[:, b] from the dual of lemma 2, if all successors are known; ``least`` is their smallest value."""
     above = 0.0 if variance <= 0.0 else _maximise_dual(x, b, model, V, variance, mean - least, least, 1.0)
     return least + max(above, 0.0)
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled_helper
 def solve_up_dual(x, b, model, Y, variance, mean, most, top):  # type: ignore[no-untyped-def]
     """Up of Y[:, b] from the dual: (1-q) min_t { most + t - e^{-r} exp(sum p ln(most - Y + t)) } + q top."""
     q = model.q[x]
@@ -133,7 +131,7 @@ def solve_up_dual(x, b, model, Y, variance, mean, most, top):  # type: ignore[no
     return (1.0 - q) * (most - _maximise_dual(x, b, model, Y, variance, most - mean, most, -1.0)) + q * top
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled_helper
 def _maximise_dual(x, b, model, F, variance, mean, edge, sign):  # type: ignore[no-untyped-def]
     """max_t { e^{-r} exp(sum p ln(w + t)) - t } with w = sign (F - edge) >= 0, which has this variance and mean.
 
@@ -178,7 +176,7 @@ class LocalLowerBounds(NamedTuple):
     n_actions: int  # A
 
 
-@numba.njit(**VECTOR_MATH_OPTIONS)
+@compiled_helper(**VECTOR_MATH_OPTIONS)
 def _greedy_backup(state, V, local, successor, count, support, n):  # type: ignore[no-untyped-def]
     """Return T_low V(s) for the bounds V [S] of one column, off its goal, and the greedy action; A is the reset."""
     # n and the successors are those of the moment, because lemma 1 holds for all n at once. The bound q may be that of
@@ -218,7 +216,7 @@ def _greedy_backup(state, V, local, successor, count, support, n):  # type: igno
     return best, action
 
 
-@numba.njit(**VECTOR_MATH_OPTIONS)
+@compiled(**VECTOR_MATH_OPTIONS)
 def backup_state(state, column, local, successor, count, support, n):  # type: ignore[no-untyped-def]
     """Raise V at a state and return the action to take, A for the reset. The state is neither a goal nor terminal."""
     V = local.V[column]
@@ -231,7 +229,7 @@ def backup_state(state, column, local, successor, count, support, n):  # type: i
     return action
 
 
-@numba.njit(**VECTOR_MATH_OPTIONS)
+@compiled(**VECTOR_MATH_OPTIONS)
 def greedy_action_table(columns, states, local, successor, count, support, n):  # type: ignore[no-untyped-def]
     """Return [1, S, columns]: the actions of :func:`backup_state` in these states, for workers in other processes."""
     # Workers count nothing, so they cannot back up bounds on the way.

@@ -12,16 +12,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-import numba
 import numpy as np
 from numpy.typing import NDArray
 
+from adagoal.core.compiled_code import compiled
 from adagoal.core.file_formats import ArraySchema, ArraySpec, check_arrays
 from adagoal.core.types import Bools, Floats, Ints, Longs
 
 MAX_TRANSITIONS = 2**53  # of a pair; up to here whole numbers are exact in double precision
 # Numba options of loops that allocate nothing. Reference counting would cost more than the steps themselves.
-COUNTING_LOOP_OPTIONS: dict[str, Any] = {"cache": True, "nogil": True, "_nrt": False}
+COUNTING_LOOP_OPTIONS: dict[str, Any] = {"_nrt": False}
 
 
 class TransitionCounts:
@@ -168,7 +168,7 @@ class TransitionCounts:
                 raise ValueError(f"the counts have {problem}")
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def count_transition(pair, successor, successors, count, recent, support, n, settled):  # type: ignore[no-untyped-def]
     """Count one transition of a pair; return False and count nothing if the row of the pair is full."""
     places = support[pair]
@@ -191,7 +191,7 @@ def count_transition(pair, successor, successors, count, recent, support, n, set
     return True
 
 
-@numba.njit(**COUNTING_LOOP_OPTIONS)
+@compiled(**COUNTING_LOOP_OPTIONS)
 def count_steps_from(moves, landed, done, n_actions, visits, seen, *arrays):  # type: ignore[no-untyped-def]
     """Count steps from number ``done`` on; return the first step whose row is full, or the number of steps."""
     for i in range(done, len(moves)):

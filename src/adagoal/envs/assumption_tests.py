@@ -27,10 +27,10 @@ from __future__ import annotations
 import math
 from typing import Any, ClassVar, NamedTuple
 
-import numba
 import numpy as np
 from numpy.typing import NDArray
 
+from adagoal.core.compiled_code import compiled, compiled_helper
 from adagoal.core.file_formats import ArraySchema, ArraySpec, check_arrays
 from adagoal.core.types import Floats, Ints, Longs
 
@@ -208,7 +208,7 @@ class MarkovTests:
         return lines
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def _test_transitions(  # type: ignore[no-untyped-def]
     moves, next_states, done, row_of_pair, stream_position, histories, history_successors, tables
 ):  # fmt: skip
@@ -250,7 +250,7 @@ def _test_transitions(  # type: ignore[no-untyped-def]
     return i
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled_helper
 def _update_scores(row, previous, age, expected, successor, tables):  # type: ignore[no-untyped-def]
     """Score one sample in all tests, then count it. ``expected`` followed the same history, or is -1."""
     counts, n_known, log_scores = tables.counts[row], tables.n_known[row], tables.log_scores[row]
@@ -294,7 +294,7 @@ def _update_scores(row, previous, age, expected, successor, tables):  # type: ig
     counts[z] += 1
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled_helper
 def _find_value(values, n, value):  # type: ignore[no-untyped-def]
     """Return the index of a value among the first n, or n."""
     i = 0

@@ -11,9 +11,9 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from typing import Any, ClassVar, NamedTuple, Protocol, final
 
-import numba
 import numpy as np
 
+from adagoal.core.compiled_code import compiled
 from adagoal.core.environment import ExplorationPlan
 from adagoal.core.errors import InputError
 from adagoal.core.file_formats import COUNT_SCHEMA, check_json_value, object_schema
@@ -389,7 +389,7 @@ class CountingEnv:
             arrays = (c.successor, c.count, c.recent, c.support, c.n, c.settled)
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def _count_pending(moves, next_states, first, n_counted, *arrays):  # type: ignore[no-untyped-def]
     """Count the transitions that are not counted yet; return False if a row has no room left."""
     # n_counted [1] is updated in compiled code, so no signal can come between a transition and its mark.

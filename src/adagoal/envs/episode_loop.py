@@ -25,6 +25,7 @@ import numba
 import numpy as np
 from numba.extending import overload, register_jitable
 
+from adagoal.core.compiled_code import compiled
 from adagoal.core.environment import OTHER_GOALS, ExplorationPlan, RolloutOutcome
 from adagoal.core.operators import LocalLowerBounds, backup_state
 from adagoal.core.transition_data import COUNTING_LOOP_OPTIONS, count_transition
@@ -275,4 +276,4 @@ def _compiled_take_action(env, state, action, rng):  # type: ignore[no-untyped-d
     return step
 
 
-play_episodes_compiled = numba.njit(**COUNTING_LOOP_OPTIONS)(play_episodes)
+play_episodes_compiled = compiled(**COUNTING_LOOP_OPTIONS)(play_episodes)  # type: ignore[no-untyped-call]

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
+from adagoal.core.compiled_code import compiled
 from adagoal.core.types import Actions, Bools, Floats, Ints, Longs
 from adagoal.planning.model_arrays import SparseModel, TargetGoals
 
 
-@njit(cache=True)
+@compiled
 def reversed_edges(model: SparseModel) -> tuple[Longs, Ints]:
     """Predecessors of every state, by all actions but the reset, as (indptr [S + 1], sources)."""
     n_states = model.terminal.size
@@ -35,7 +35,7 @@ def reversed_edges(model: SparseModel) -> tuple[Longs, Ints]:
     return indptr[:-1], sources
 
 
-@njit(cache=True)
+@compiled
 def breadth_first_hops(indptr: Longs, neighbours: Ints, sources: Longs, limit: float) -> Floats:
     """Fewest edges from any of the sources [S]; infinite if no path has at most ``limit`` of them."""
     distance = np.full(indptr.size - 1, np.inf)
@@ -54,7 +54,7 @@ def breadth_first_hops(indptr: Longs, neighbours: Ints, sources: Longs, limit: f
     return distance
 
 
-@njit(cache=True)
+@compiled
 def hop_counts_to_goals(model: SparseModel, indptr: Longs, sources: Ints, targets: TargetGoals, limit: float) -> Floats:
     """Fewest steps from s to g [S, G], directly or after an immediate reset: a lower bound on V*.
 
@@ -78,7 +78,7 @@ def hop_counts_to_goals(model: SparseModel, indptr: Longs, sources: Ints, target
     return counts
 
 
-@njit(cache=True)
+@compiled
 def policy_rows(model: SparseModel, actions: Actions, goal: Bools) -> tuple[Longs, Ints, Floats]:
     """Rows (indptr [S + 1], successors, probabilities) of a stationary policy [S]; those of ``goal`` [S] are empty."""
     n_states = actions.size
@@ -100,7 +100,7 @@ def policy_rows(model: SparseModel, actions: Actions, goal: Bools) -> tuple[Long
     return indptr, successors[:end].copy(), probabilities[:end].copy()
 
 
-@njit(cache=True)
+@compiled
 def almost_sure_states(model: SparseModel, goal: Bools) -> Bools:
     """States from which some policy reaches ``goal`` [S] with probability one, as a mask [S].
 
@@ -133,7 +133,7 @@ def almost_sure_states(model: SparseModel, goal: Bools) -> Bools:
         inside = attracted
 
 
-@njit(cache=True)
+@compiled
 def eliminate_states(p: Floats, out: Floats) -> Floats:
     """Expected steps [n] of a chain that moves by p [n, n] (diagonal ignored) and ends with probability ``out`` [n].
 
@@ -159,7 +159,7 @@ def eliminate_states(p: Floats, out: Floats) -> Floats:
     return cost
 
 
-@njit(cache=True)
+@compiled
 def evaluate_one_period(model: SparseModel, goal: Bools, actions: Actions) -> tuple[float, float]:
     """Play H stages of a policy [H, S] and the closing reset: (expected steps, probability of the goal)."""
     indptr, start = model.indptr, model.start

@@ -16,11 +16,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, ClassVar
 
-import numba
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import chdtrc
 
+from adagoal.core.compiled_code import compiled
 from adagoal.core.exploration_run import SavedEstimates
 from adagoal.core.file_formats import ArraySchema, ArraySpec
 from adagoal.core.linear_mixture import LinearMixture
@@ -92,7 +92,7 @@ class MixtureEstimates(SavedEstimates):
             raise ValueError("more transitions were taken in than there are")
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def tally_by_feature(successor, count, support, indptr, successors, total):  # type: ignore[no-untyped-def]
     """Write the counts of the entries into ``total`` [nnz]; return the number of transitions outside the support."""
     outside = 0

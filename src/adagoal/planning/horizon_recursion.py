@@ -24,11 +24,12 @@ cache for all H stages.
 
 from __future__ import annotations
 
-import numba
 import numpy as np
 
+from adagoal.core.compiled_code import compiled, compiled_helper
 
-@numba.njit(cache=True, nogil=True, error_model="numpy")
+
+@compiled(error_model="numpy")
 def plan_finite_horizon(kernel, bonus, targets, horizon):  # type: ignore[no-untyped-def]
     """Return the policies pi [H, S, G], V~_1(s0) [G] and U_1(s0, pi) [G]."""
     start, n_states = kernel.start, kernel.terminal.shape[0]
@@ -65,7 +66,7 @@ def plan_finite_horizon(kernel, bonus, targets, horizon):  # type: ignore[no-unt
     return policy, distance, error
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled_helper
 def _stage_moments(x, kernel, values, pessimistic, out):  # type: ignore[no-untyped-def]
     """Write into out [4, G] the means of V~, V_ and U under p, and the variance of V~."""
     # two passes, because the one-pass variance cancels
@@ -84,7 +85,7 @@ def _stage_moments(x, kernel, values, pessimistic, out):  # type: ignore[no-unty
             out[3, j] += q * (values[0, s, j] - out[0, j]) ** 2
 
 
-@numba.njit(cache=True, nogil=True, error_model="numpy")
+@compiled_helper(error_model="numpy")
 def _take_better_action(x, action, bonus, left, mean, best, worst, gap, chosen):  # type: ignore[no-untyped-def]
     """Take the action of the pair x for goals whose Q~ is at most the best so far; mean [4, G], the others [G]."""
     # Actions come in descending order and ties replace, so the lowest action wins. Selections instead of branches
@@ -103,7 +104,7 @@ def _take_better_action(x, action, bonus, left, mean, best, worst, gap, chosen):
         best[j] = q if q <= best[j] else best[j]
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled_helper
 def _clip_value(x, low, high):  # type: ignore[no-untyped-def]
     # selections instead of branches, as above
     y = x if x < high else high

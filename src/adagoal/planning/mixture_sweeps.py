@@ -17,9 +17,9 @@ from __future__ import annotations
 
 import math
 
-import numba
 import numpy as np
 
+from adagoal.core.compiled_code import compiled, compiled_helper
 from adagoal.core.types import Actions, Floats
 from adagoal.planning.model_arrays import MixtureBlock, MixtureFeatures, ThetaRegion, goal_holds_state
 
@@ -54,7 +54,7 @@ def improve_mixture_bounds(
     return V, Y, greedy, policy
 
 
-@numba.njit(cache=True, nogil=True, inline="always")
+@compiled_helper(inline="always")
 def _expected_feature(x, features, f, centre, phi):  # type: ignore[no-untyped-def]
     """phi <- phi_f(x) with f shifted by ``centre``. Return the smallest and the largest shifted f."""
     least, most = np.inf, -np.inf
@@ -68,7 +68,7 @@ def _expected_feature(x, features, f, centre, phi):  # type: ignore[no-untyped-d
     return least, most
 
 
-@numba.njit(cache=True, nogil=True, inline="always")
+@compiled_helper(inline="always")
 def _mean_and_width(phi, theta, root):  # type: ignore[no-untyped-def]
     """Return <theta, phi> and ||root^T phi||."""
     d = len(phi)
@@ -83,7 +83,7 @@ def _mean_and_width(phi, theta, root):  # type: ignore[no-untyped-def]
     return mean, math.sqrt(square)
 
 
-@numba.njit(cache=True, nogil=True, inline="always")
+@compiled_helper(inline="always")
 def _mean_interval(x, s, features, region, f, phi):  # type: ignore[no-untyped-def]
     """Return bounds (low, up) on p_x f for a pair x of the state s."""
     least, most = _expected_feature(x, features, f, f[s], phi)
@@ -94,7 +94,7 @@ def _mean_interval(x, s, features, region, f, phi):  # type: ignore[no-untyped-d
     return f[s] + max(mean - width, least), f[s] + min(mean + width, most)
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def mixture_lower_sweep(order, goal, features, region, cap, V, policy):  # type: ignore[no-untyped-def]
     """V [S] <- max(V, T_low V) at the states of ``order``, policy <- the greedy actions. Return the largest rise.
 
@@ -118,7 +118,7 @@ def mixture_lower_sweep(order, goal, features, region, cap, V, policy):  # type:
     return rise
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def mixture_upper_sweep(order, goal, features, region, cap, Y, policy):  # type: ignore[no-untyped-def]
     """Y [S] <- min(Y, T_up Y) at the states of ``order``; if Y falls, the policy takes the action. Return the fall.
 
@@ -143,7 +143,7 @@ def mixture_upper_sweep(order, goal, features, region, cap, Y, policy):  # type:
     return fall
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def plan_mixture_horizon(features, value, error, targets, horizon):  # type: ignore[no-untyped-def]
     """Return the policies [H, S, G], and V_h and U_h for h = 1 and 2 as [2, S, G], goal by goal.
 

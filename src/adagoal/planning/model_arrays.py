@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import numba
 import numpy as np
 
+from adagoal.core.compiled_code import compiled_helper
 from adagoal.core.linear_mixture import LinearMixture
 from adagoal.core.types import Bools, Floats, Ints, Longs
 from adagoal.envs.model import TabularMDP
@@ -149,7 +149,7 @@ class MixtureBlock(NamedTuple):
     tolerance: float
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled_helper
 def goal_holds_state(column, s, b):  # type: ignore[no-untyped-def]
     """Return whether the goal of column b contains the state s; column: [S, W]."""
     inside = False

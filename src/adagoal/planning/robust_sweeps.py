@@ -17,13 +17,13 @@ Both are 0 at the goal. If the true kernel lies in the sets, every iterate is a 
 
 from __future__ import annotations
 
-import numba
 import numpy as np
 
+from adagoal.core.compiled_code import compiled, compiled_helper
 from adagoal.planning.model_arrays import goal_holds_state
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled_helper
 def extreme_mean(x, b, model, F, outside, sign, value, order):  # type: ignore[no-untyped-def]
     """Return the largest (``sign`` = 1) or smallest (-1) p' F[:, b] over the set of x.
 
@@ -58,7 +58,7 @@ def extreme_mean(x, b, model, F, outside, sign, value, order):  # type: ignore[n
     return sign * total
 
 
-@numba.njit(cache=True, nogil=True, inline="always")
+@compiled_helper(inline="always")
 def _movable_mass(x, k, model, up):  # type: ignore[no-untyped-def]
     """Return how far the k-th probability may rise (or fall); k = support stands for successors never observed."""
     if k == model.support[x]:
@@ -66,7 +66,7 @@ def _movable_mass(x, k, model, up):  # type: ignore[no-untyped-def]
     return model.high[x, k] - model.p[x, k] if up else model.p[x, k] - model.low[x, k]
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled_helper
 def robust_lower_sweep(order, model, block, V, policy):  # type: ignore[no-untyped-def]
     """V <- max(V, T_low V) at the states of ``order``, policy <- the greedy actions. Return the largest rise."""
     A = model.support.shape[0] // V.shape[0]
@@ -88,7 +88,7 @@ def robust_lower_sweep(order, model, block, V, policy):  # type: ignore[no-untyp
     return rise
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled_helper
 def robust_upper_sweep(order, model, block, Y, policy):  # type: ignore[no-untyped-def]
     """Y <- min(Y, T_up Y) at the states of ``order``; if Y falls, the policy takes the action. Return the largest fall.
 
@@ -117,7 +117,7 @@ def robust_upper_sweep(order, model, block, Y, policy):  # type: ignore[no-untyp
     return fall
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def improve_robust_bounds(model, block, values, policy, lower):  # type: ignore[no-untyped-def]
     """Raise lower bounds [S, B] with their greedy policy [S, B], or lower upper bounds with the policy they hold for.
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import math
 
-import numba
 import numpy as np
 
+from adagoal.core.compiled_code import compiled, compiled_helper
 from adagoal.core.types import Actions, Bools, Floats, Longs
 from adagoal.planning.model_arrays import TransitionKernel, goal_holds_state
 
@@ -58,7 +58,7 @@ def solve_visgo(
     return V, policy
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def _iterate_paths(kernel, usable, targets, kept, weight, flat, precision, cap, sweeps):  # type: ignore[no-untyped-def]
     """Return V [B, S] and its greedy policy [B, S] after at most this many sweeps from zero.
 
@@ -102,7 +102,7 @@ def _iterate_paths(kernel, usable, targets, kept, weight, flat, precision, cap, 
     return values, policy
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def improve_ensemble_values(model, targets, tolerance, sweeps, V, greedy):  # type: ignore[no-untyped-def]
     """Improve V [M, S + 1, G] and its greedy policies [M, S, G] in each of M kernels, by sweeps in alternating order.
 
@@ -121,7 +121,7 @@ def improve_ensemble_values(model, targets, tolerance, sweeps, V, greedy):  # ty
     return V, greedy
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled_helper
 def _sweep_member(model, m, targets, backwards, V, greedy):  # type: ignore[no-untyped-def]
     """Sweep V [S + 1, G] of member m once, in place. Return the largest change."""
     successor, p, atom = model.successor, model.p[m], model.atom[m]

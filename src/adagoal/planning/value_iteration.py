@@ -21,9 +21,9 @@ import os
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
-import numba
 import numpy as np
 
+from adagoal.core.compiled_code import compiled, compiled_helper
 from adagoal.core.types import Actions, Floats, Ints, Longs
 from adagoal.planning.model_arrays import SparseModel, TargetGoals, goal_holds_state
 
@@ -31,7 +31,7 @@ EVALUATION_SWEEPS = 5  # after each improvement
 # Rows are padded to a multiple of this, so action_value can unroll its loop.
 ROW_MULTIPLE = 4
 # NumPy's error model has no test before a division. No divisor is zero here.
-NUMBA_OPTIONS: dict[str, Any] = {"cache": True, "nogil": True, "error_model": "numpy"}
+NUMBA_OPTIONS: dict[str, Any] = {"error_model": "numpy"}
 
 
 class RenumberedRows(NamedTuple):
@@ -70,7 +70,7 @@ def run_value_iteration(
     return V, residual
 
 
-@numba.njit(**NUMBA_OPTIONS)
+@compiled(**NUMBA_OPTIONS)
 def _solve_goal_range(model, column, V, residual, first, last, cap, tolerance, sweeps):  # type: ignore[no-untyped-def]
     """Solve the goals ``first`` to ``last``: columns of V [S, G] and entries of the residuals [G], in place."""
     n_states, n_pairs = V.shape[0], model.indptr.size - 1
@@ -93,7 +93,7 @@ def _solve_goal_range(model, column, V, residual, first, last, cap, tolerance, s
             V[s, g] = values[new_index[s]]
 
 
-@numba.njit(**NUMBA_OPTIONS)
+@compiled(**NUMBA_OPTIONS)
 def order_outwards(column: Longs, g: int, V: Floats, cap: float, order: Ints, new_index: Ints) -> int:
     """Number the goal g and the states with values below the cap by increasing value, up to fractions of a step.
 
@@ -126,7 +126,7 @@ def order_outwards(column: Longs, g: int, V: Floats, cap: float, order: Ints, ne
     return n
 
 
-@numba.njit(**NUMBA_OPTIONS)
+@compiled(**NUMBA_OPTIONS)
 def renumber_rows(model: SparseModel, order: Ints, new_index: Ints, rows: RenumberedRows) -> None:
     """Write the rows of the states of ``order``, without self-loops."""
     # Unsigned indices: Numba would test signed ones for counting from the end.
@@ -155,7 +155,7 @@ def renumber_rows(model: SparseModel, order: Ints, new_index: Ints, rows: Renumb
             rows.indptr[pair] = end
 
 
-@numba.njit(**NUMBA_OPTIONS)
+@compiled_helper(**NUMBA_OPTIONS)
 def action_value(rows: RenumberedRows, x: int, V: Floats) -> float:
     """Return Q of a pair; the loop is unrolled by ROW_MULTIPLE."""
     q, k, end = float(rows.costs[x]), np.uintp(rows.indptr[x]), np.uintp(rows.indptr[x + np.uintp(1)])
@@ -170,7 +170,7 @@ def action_value(rows: RenumberedRows, x: int, V: Floats) -> float:
     return q
 
 
-@numba.njit(**NUMBA_OPTIONS)
+@compiled(**NUMBA_OPTIONS)
 def iterate_goal_values(rows, n_actions, start, V, policy, cap, tolerance, sweeps):  # type: ignore[no-untyped-def]
     """Run Gauss-Seidel value iteration on V [n + 1] in place. Return the largest change of the last improvement.
 
@@ -209,7 +209,7 @@ def iterate_goal_values(rows, n_actions, start, V, policy, cap, tolerance, sweep
     return change
 
 
-@numba.njit(cache=True)
+@compiled
 def improve_policy(model: SparseModel, column: Longs, V: Floats, actions: Actions, halt: float) -> int:
     """Write greedy actions [S, G] with respect to V [S, G], in place. Return how many changed.
 

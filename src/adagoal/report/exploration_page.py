@@ -33,6 +33,9 @@ def write_report(result: Result, folder: str | Path, states: StateMetadata | Non
     files: dict[str, FileContent] = {}
     captions: dict[str, str] = {}
     if png:
+        from adagoal.report import require_figures_extra
+
+        require_figures_extra()
         from adagoal.report import figures  # imports Matplotlib, which takes a second
 
         for name, (figure, caption) in figures.exploration_figures(result, states).items():

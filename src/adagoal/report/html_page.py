@@ -11,8 +11,6 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import importlib.metadata
-import importlib.util
 import json
 import math
 import zlib
@@ -132,16 +130,13 @@ def _read_static_file(name: str | Path) -> str:
 @cache
 def _bokeh_files() -> tuple[tuple[str, ...], dict[str, str]]:
     """Return the scripts of BokehJS, and the version and licence of Bokeh."""
-    # The files are read without `import bokeh`, which takes longer than writing the page.
-    spec = importlib.util.find_spec("bokeh")
-    if spec is None or not spec.submodule_search_locations:
-        raise ModuleNotFoundError("No module named 'bokeh'", name="bokeh")
-    folder = Path(spec.submodule_search_locations[0])
+    # Copied from the Bokeh package, which with its dependencies would be a tenth of the installation.
+    version, folder = "3.9.2", Path(__file__).parent / "static" / "bokeh"
     # The core and the plotting functions. Widgets are left out: the page uses the controls of the browser.
-    files = (folder / "server" / "static" / "js" / f"{name}.min.js" for name in ("bokeh", "bokeh-api"))
+    files = (folder / f"{name}-{version}.min.js" for name in ("bokeh", "bokeh-api"))
     scripts = tuple(f"/* BEGIN {file.name} */\n{file.read_text(encoding='utf-8')}" for file in files)
     licence = (folder / "LICENSE.txt").read_text(encoding="utf-8").strip()
-    return scripts, {"version": importlib.metadata.version("bokeh"), "text": licence}
+    return scripts, {"version": version, "text": licence}
 
 
 class PackedScript(NamedTuple):

@@ -6,6 +6,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from adagoal.core.errors import InputError
+from adagoal.report import require_figures_extra
 from adagoal.report.curve_page import CurvePlot, curves_by_seed
 from adagoal.runs.result import Result
 
@@ -29,6 +30,7 @@ def plot(run: Result | TrainResult) -> Figure:
     >>> len(adagoal.plot(result).axes) > 1
     True
     """
+    require_figures_extra()
     if isinstance(run, Result):
         from adagoal.report.figures import exploration_figures
 

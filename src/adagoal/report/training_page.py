@@ -96,6 +96,9 @@ def write_training_report(folder: str | Path, env: str | None = None, trust: boo
     contents: dict[str, FileContent] = {}
     captions = {}
     if png:
+        from adagoal.report import require_figures_extra
+
+        require_figures_extra()
         from adagoal.report import figures, training_figures  # import Matplotlib, which takes a second
 
         drawn = {"curves.png": (figures.draw_curve_plots(training_plots(source)), "Learning curves.")}

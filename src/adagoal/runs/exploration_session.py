@@ -27,6 +27,7 @@ from adagoal.core.exploration_run import (
 )
 from adagoal.core.file_formats import check_arrays
 from adagoal.core.file_io import arrays_content
+from adagoal.core.precompilation import compile_group
 from adagoal.core.random_streams import restore_rng_state
 from adagoal.core.transition_data import TransitionCounts, TransitionLog
 from adagoal.envs import model_sources
@@ -88,6 +89,7 @@ class ExplorationSession:
 
     def run_to_end(self, folder: RunFolder | None, observe: RunObserver | None) -> Result:
         """Run to the end, a budget or an interrupt; save and return the result (:func:`adagoal.runs.job.run_job`)."""
+        compile_group(self.setting.method)
         # Dense inverses here are small: with several BLAS threads they mostly wait for each other, by spinning.
         # One thread also rounds the same way on every machine.
         with threadpool_limits(limits=1, user_api="blas"):

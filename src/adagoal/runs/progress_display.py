@@ -6,6 +6,7 @@ run has a subclass of :class:`ProgressDisplay` that says what to show; the displ
 
 from __future__ import annotations
 
+import contextlib
 import math
 import resource
 import statistics
@@ -13,13 +14,13 @@ import sys
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from html import escape
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar, cast
 
 from adagoal.core.exploration_run import ExplorationRun, RunObserver
+from adagoal.core.precompilation import watch_compilation
 from adagoal.core.user_code import call_observer
 
 # Functions import Rich, because only a display needs it.
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from adagoal.deep.training_history import TrainingHistory
 
 PLAIN_LINE_SECONDS = 10.0  # between two plain lines of an exploration
+COMPILATION_LINE_SECONDS = 3.0  # between two plain lines about compilation
 
 ObservedT = TypeVar("ObservedT")
 ObserverFunction = Callable[[ObservedT], bool | None]
@@ -61,6 +63,8 @@ class ProgressDisplay:
         self._observed: tuple[Any, ...] | None = None
         self._shown = Progress(["starting"])
         self._next_update_time = 0.0
+        self._compilation = contextlib.ExitStack()
+        self._next_compilation_time = 0.0
 
     def describe(self, *observed: Any) -> Progress:
         """Return what to show about the observed state of the run."""
@@ -85,14 +89,26 @@ class ProgressDisplay:
         # Something is on the screen before the first rollout, which may have to wait for compilation.
         if self._live_display is not None:
             self._live_display.start(refresh=True)
+        if not self.is_quiet:
+            self._compilation.enter_context(watch_compilation(self._show_compilation))
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._compilation.close()
         if self._live_display is not None:
             self._live_display.stop()
             self._live_display = None
+
+    def _show_compilation(self, line: str) -> None:
+        now = time.monotonic()
+        if self._live_display is not None:
+            self._shown = Progress([line])
+            self._live_display.refresh()
+        elif now >= self._next_compilation_time:
+            self._next_compilation_time = now + COMPILATION_LINE_SECONDS
+            self.print_line(line)
 
     def __call__(self, *observed: Any) -> None:
         """Update the display, if it is time."""
@@ -159,7 +175,7 @@ def in_notebook() -> bool:
     return hasattr(shell, "kernel")
 
 
-@contextmanager
+@contextlib.contextmanager
 def observe_with_display(
     make_display: Callable[[], ProgressDisplay], progress: bool | None, observe: ObserverFunction[ObservedT] | None
 ) -> Iterator[ObserverFunction[ObservedT] | None]:
