@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from adagoal.api.policy_trials import Trial, play
     from adagoal.api.saved_runs import load, resume
     from adagoal.api.train import train
+    from adagoal.certification.certificate import Certification
     from adagoal.core.errors import InputError
     from adagoal.core.tabular_policy import Policy
-    from adagoal.deep.certification import Certification
     from adagoal.envs.env_factory import mixture
     from adagoal.envs.model import Model
     from adagoal.report.show import Page, show
@@ -62,7 +62,7 @@ _MODULE_OF_NAME = {
         "api.train": ["train"],
         "core.errors": ["InputError"],
         "core.tabular_policy": ["Policy"],
-        "deep.certification": ["Certification"],
+        "certification.certificate": ["Certification"],
         "envs.env_factory": ["mixture"],
         "envs.model": ["Model"],
         "report.show": ["Page", "show"],

@@ -25,7 +25,7 @@ from adagoal.report import training_page, training_video
 from adagoal.report.html_page import unpack_data_block
 from adagoal.report.training_page import ExtraFiles
 
-CELL = {"low": [-1.0, -1.0], "high": [0.0, 1.0], "share": 0.5, "rollouts": 10, "reached": 9}
+CELL = {"low": [-1.0, -1.0], "high": [0.0, 1.0], "share": 0.5, "rollouts": 10, "successes": 9}
 CELLS = [CELL | {"verdict": "certified"}, CELL | {"low": [0.0, -1.0], "high": [1.0, 1.0], "verdict": "open"}]
 
 

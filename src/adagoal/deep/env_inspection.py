@@ -27,9 +27,9 @@ from adagoal.deep.goal_envs import (
 )
 from adagoal.deep.goal_samplers import GoalSampler
 from adagoal.deep.robotics_envs import KnownClass, is_instance_of
-from adagoal.deep.rollouts import explain_worker_exit, make_rollout_process
+from adagoal.deep.rollouts import explain_worker_exit
 from adagoal.envs.env_checker import find_time_limit
-from adagoal.parallel.worker_process import FunctionCaller
+from adagoal.parallel.worker_process import FunctionCaller, make_rollout_process
 
 GOAL_OBSERVATION_KEYS = ("observation", "achieved_goal", "desired_goal")
 
