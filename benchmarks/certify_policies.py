@@ -32,6 +32,7 @@ from adagoal.certification.players import open_players
 from adagoal.certification.value_spaces import make_value_space
 from adagoal.core.confidence_bounds import clopper_pearson_interval
 from adagoal.core.file_io import write_json
+from adagoal.deep.goal_envs import find_goal_setter
 
 CLAIM = Claim(radius=2, success=0.8, slack=0.2, delta=0.1, halvings=4)
 MARGIN = 0.002  # distance of the truth from the two thresholds
@@ -87,12 +88,12 @@ def always_zero(observation: Any) -> int:
 
 def make_task(subject: str, seed: int) -> EpisodeTask:
     """Return the episodes of a certification."""
-    from adagoal.api.certify import _goal_setter
-
     env = CoinEnv if subject == "start" else GoalCoinEnv
     space, policy = make_value_space(f"{subject}s", BOX), lambda seen, rngs: [0] * len(seen)
     criterion = make_criterion(None, subject)
-    return EpisodeTask("coins", env, lambda: policy, subject, space, criterion, seed, None, _goal_setter, CLAIM.radius)
+    return EpisodeTask(
+        "coins", env, lambda: policy, subject, space, criterion, seed, None, find_goal_setter, CLAIM.radius
+    )
 
 
 def is_false(verdict: Verdict, high: Any) -> bool:

@@ -281,3 +281,14 @@ def test_an_observer_that_raises_is_told_as_the_users(finished: Path) -> None:
 
     with pytest.raises(InputError, match=r"^observe: the function raised RuntimeError: no"):
         adagoal.certify(finished, radius=5, observe=angry)
+
+
+def test_goals_of_ones_own_and_a_policy_without_its_folder(finished: Path) -> None:
+    policy = load_policy(finished)
+    box = adagoal.certify(finished, radius=5, halvings=2, goals="-0.2:0.2,-0.1:0.1", workers=1)
+    assert {tuple(cell.low) for cell in box.cells} == {(-0.2, -0.1), (-0.2, 0.0), (0.0, -0.1), (0.0, 0.0)}
+    same = adagoal.certify(policy, "point-mass", radius=5, halvings=2, goals=([-0.2, -0.1], [0.2, 0.1]), workers=1)
+    assert [cell.to_dict() for cell in same.cells] == [cell.to_dict() for cell in box.cells]
+    for wrong, name in (({"starts": {"x": (0, 1)}}, "starts"), ({"goals": "0:1"}, "goals")):
+        with pytest.raises(InputError, match=f"^{name}: "):
+            adagoal.certify(finished, radius=5, **wrong)

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import gymnasium
-import numpy as np
 
 from adagoal.certification.cell_tree import CellTree, ValueSampler
 from adagoal.certification.certificate import Certification, Claim, Question
@@ -22,7 +21,7 @@ from adagoal.certification.criteria import make_criterion
 from adagoal.certification.episodes import EpisodePlayer, EpisodeTask
 from adagoal.certification.players import open_players
 from adagoal.certification.policies import find_policy
-from adagoal.certification.value_spaces import ValueSpace, make_value_space, parse_box
+from adagoal.certification.value_spaces import ValueSpace, make_value_space
 from adagoal.core.argument_checks import check_folder_path, check_integer
 from adagoal.core.errors import InputError
 from adagoal.core.file_io import read_json, report_read_errors, write_json
@@ -87,14 +86,14 @@ def certify(
     policy: a function ``action = policy(observation)``, or ``policy(observation, rng)`` if it is random; a
         Stable-Baselines3 model, or its .zip file (loading it runs the code in it); a function by name,
         ``module:function`` or ``FILE.py:NAME``; the folder of a run of ``adagoal.train``, or its result.
-    env: a Gymnasium id, an environment, or a function that makes one. A training folder knows its environment; if it
+    env: a Gymnasium id, an environment, or a function that makes one. The folder of a run knows its environment; if it
         names code that is not installed, give the environment, or ``trust``.
     goals, starts: what is varied: a box ``{"x": (-2, 2)}`` or ``(low, high)``, a list of values, or a function
         ``f(rng)`` that draws one. By default the goals of the environment.
     set_start: ``set_start(env, value)`` puts the environment there after a reset and returns the observation.
     criterion: what counts as a success: by default ``info["is_success"]`` or the reward of the goal after any step;
         ``"survive:N"``, ``"return:X"``, or a function of the :class:`~adagoal.certification.criteria.Episode`.
-    run, test_goals: of a training folder: index of the run, if trained with several seeds, and its goal space.
+    run, test_goals: for the folder of a run: index of the run, if trained with several seeds, and its goal space.
     seed: of goals and starts; the result does not depend on the number of ``workers`` (0: one per core).
     out: folder for ``certificate.json``. The same call continues an interrupted certification there.
     observe: called as ``observe(open cells, rollouts)`` before every round; False ends the certification.
@@ -192,13 +191,9 @@ def _policy_problem(
     env_name, make_env = _find_env(env)
     argument = "starts" if varied["starts"] is not None else "goals"
     given, subject = varied[argument], argument.removesuffix("s")
-    space = (
-        _own_goals(env_name, make_env) if given is None else make_value_space(argument, _parse_text(argument, given))
-    )
+    space = _own_goals(env_name, make_env) if given is None else make_value_space(argument, given)
     judge = make_criterion(criterion, subject)
-    task = EpisodeTask(
-        env_name, make_env, source.make, subject, space, judge, seed, set_start, functools.partial(_goal_setter)
-    )
+    task = EpisodeTask(env_name, make_env, source.make, subject, space, judge, seed, set_start, find_goal_setter)
     task = dataclasses.replace(task, radius=task.find_radius(claim.radius))
     claim = Claim(**(vars(claim) | {"radius": task.radius}))
     play = functools.partial(open_players, functools.partial(EpisodePlayer, task), workers, in_process=True)
@@ -212,14 +207,6 @@ def _policy_problem(
     about |= {} if set_start is None else {"set_start": getattr(set_start, "__qualname__", "function")}
     question = Question(subject, judge.event, space.names)
     return _Problem(claim, question, space.sample, space.make_tree(claim.halvings), play, about)
-
-
-def _parse_text(argument: str, given: Any) -> Any:
-    return parse_box(argument, given) if isinstance(given, str) else given
-
-
-def _goal_setter(env: Any) -> Callable[[Any], None] | None:
-    return find_goal_setter(env, None)
 
 
 def _find_env(env: Any) -> tuple[str, Callable[[], Any]]:
@@ -248,9 +235,7 @@ def _own_goals(env_name: str, make_env: Callable[[], Any]) -> ValueSpace:
         raise InputError(f"missing; {env_name} has no goals, so say what to vary: starts={{'x': (-2, 2)}}", "starts")
     sample = make_goal_sampler(env, "test_goals", "env")
     env.close()
-    values = sample(np.random.default_rng(1), 2**12)
-    size = np.ptp(values, 0)
-    return ValueSpace(sample, None, "env", values, np.where(size > 0.0, size, 1.0))
+    return ValueSpace.from_sampler(sample, None, "env")
 
 
 def _trained_problem(
@@ -283,7 +268,7 @@ def _trained_problem(
 
     tree = None
     if goals is not None:
-        given = make_value_space("goals", _parse_text("goals", goals))
+        given = make_value_space("goals", goals)
         expected = len(policy.actor.goal_mean)
         if given.tree_values.shape[1] != expected:
             raise InputError(f"must have {expected} numbers, got {given.tree_values.shape[1]}", "goals")

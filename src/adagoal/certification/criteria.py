@@ -8,6 +8,7 @@ a function    of the :class:`Episode`, called at its end
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -35,13 +36,16 @@ class Episode:
         return len(self.rewards)
 
 
+Judge = Callable[[Any, Episode, bool], bool | None]
+"""``judge(env, episode, is_over)``: whether the episode is a success; None if that is not decided yet."""
+
+
 @dataclass(frozen=True)
 class Criterion:
-    """A criterion in words, and the function that judges an episode."""
+    """A criterion in words, and the function that judges an episode after every step."""
 
     event: str  # completes "a start drawn from a certified cell ..."; {steps} is the radius
-    judge: Callable[[Any, Episode, bool], bool | None]
-    """``judge(env, episode, is_over)``: whether it is a success; None if that is not decided yet."""
+    judge: Judge
     steps: int | None = None  # N of survive:N
     text: str = "success"  # as the user wrote it
 
@@ -54,18 +58,16 @@ def make_criterion(given: Any, subject: str) -> Criterion:
     if callable(given):
         name = getattr(given, "__qualname__", type(given).__name__)
         text = "the criterion" if "<" in name else name
-        return Criterion(f"satisfies {text} within {{steps}} steps", _FunctionJudge(given), text=name)
+        return Criterion(f"satisfies {text} within {{steps}} steps", _judge_by_function(given), text=name)
     kind, _, number = str(given).partition(":")
-    try:
+    with contextlib.suppress(ValueError):
         if kind == "survive" and int(number) >= 1:
-            return Criterion(
-                "leads to {steps} steps without termination", _SurvivalJudge(int(number)), int(number), given
-            )
-        if kind == "return" and np.isfinite(float(number)):
-            event = f"leads to a return of {float(number):g} or more within {{steps}} steps"
-            return Criterion(event, _ReturnJudge(float(number)), text=given)
-    except ValueError:
-        pass
+            n = int(number)
+            return Criterion("leads to {steps} steps without termination", _judge_survival(n), n, given)
+        if kind == "return" and np.isfinite(least := float(number)):
+            event = f"leads to a return of {least:g} or more within {{steps}} steps"
+            judge: Judge = lambda env, episode, is_over: sum(episode.rewards) >= least if is_over else None  # noqa: E731
+            return Criterion(event, judge, text=given)
     text = f"must be success, survive:N with N steps, return:X, or a function of the episode, got {given!r}"
     raise InputError(text, "criterion")
 
@@ -83,41 +85,29 @@ def _judge_success(env: Any, episode: Episode, is_over: bool) -> bool | None:
     return True if reached else False if is_over else None
 
 
-@dataclass(frozen=True)
-class _SurvivalJudge:
-    steps: int
-
-    def __call__(self, env: Any, episode: Episode, is_over: bool) -> bool | None:
-        if episode.terminated or episode.steps >= self.steps:
+def _judge_survival(steps: int) -> Judge:
+    def judge(env: Any, episode: Episode, is_over: bool) -> bool | None:
+        if episode.terminated or episode.steps >= steps:
             return not episode.terminated
         # an episode that was cut off says nothing about later steps
         if episode.truncated:
-            text = (
-                f"an episode was cut off after {episode.steps} steps, before the {self.steps} of survive:{self.steps}"
-            )
+            text = f"an episode was cut off after {episode.steps} steps, before the {steps} of survive:{steps}"
             raise InputError(text, "criterion")
         return None
 
-
-@dataclass(frozen=True)
-class _ReturnJudge:
-    least: float
-
-    def __call__(self, env: Any, episode: Episode, is_over: bool) -> bool | None:
-        return sum(episode.rewards) >= self.least if is_over else None
+    return judge
 
 
-@dataclass(frozen=True)
-class _FunctionJudge:
-    function: Callable[[Episode], Any]
-
-    def __call__(self, env: Any, episode: Episode, is_over: bool) -> bool | None:
+def _judge_by_function(function: Callable[[Episode], Any]) -> Judge:
+    def judge(env: Any, episode: Episode, is_over: bool) -> bool | None:
         if not is_over:
             return None
         try:
-            found = self.function(episode)
+            found = function(episode)
         except Exception as error:
             raise EnvironmentFailure(f"the function raised {describe_exception(error)}", "criterion") from error
         if not isinstance(found, bool | np.bool_):
             raise InputError(f"the function must return True or False, got {str(found)[:60]!r}", "criterion")
         return bool(found)
+
+    return judge

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol
 
@@ -31,15 +32,16 @@ def open_players(make: Callable[[], Player], workers: int, in_process: bool = Fa
     if workers == 1 and in_process:
         player = make()
         yield lambda values, round_: np.concatenate(player.play_blocks(list(enumerate(_blocks(values))), round_))
-        if hasattr(player, "close"):
-            player.close()
         return
     try:
         pickled = cloudpickle.dumps(make)
     except Exception as error:
         text = f"cannot be sent to worker processes ({type(error).__name__}: {error}); use workers=1"
         raise InputError(text, "policy") from error
-    processes = [make_rollout_process(_Unpickler(pickled)) for _ in range(min(workers, MIN_BLOCKS_PER_ROUND))]
+    processes = [
+        make_rollout_process(functools.partial(_make_from_pickle, pickled))
+        for _ in range(min(workers, MIN_BLOCKS_PER_ROUND))
+    ]
 
     def play(values: Floats, round_: int) -> Bools:
         n, blocks = len(processes), list(enumerate(_blocks(values)))
@@ -67,11 +69,6 @@ def _blocks(values: Floats) -> Sequence[Floats]:
     return np.split(values, len(values) // ROLLOUTS_PER_BLOCK)
 
 
-class _Unpickler:
-    """Makes the player in the worker. Players hold functions of the user, which plain pickle cannot send."""
-
-    def __init__(self, pickled: bytes) -> None:
-        self._pickled = pickled
-
-    def __call__(self) -> Any:
-        return cloudpickle.loads(self._pickled)()
+def _make_from_pickle(pickled: bytes) -> Any:
+    # cloudpickle, because players hold functions of the user, which plain pickle cannot send
+    return cloudpickle.loads(pickled)()

@@ -28,6 +28,13 @@ class ValueSpace:
     units: Floats  # the extent of every coordinate, by which the sides of a cell are compared [V]
     lowest: Floats | None = None  # corner of a box [V]
 
+    @classmethod
+    def from_sampler(cls, sample: ValueSampler, names: tuple[str, ...] | None, text: str) -> ValueSpace:
+        """Return the space of a function that draws values."""
+        # Not a stream of the certification: values that shaped the cells must not be played.
+        values = sample(np.random.default_rng(1), 2**12)
+        return cls(sample, names, text, values, _extent(values))
+
     def make_tree(self, halvings: int) -> CellTree:
         """Return the cells."""
         return CellTree(self.tree_values, halvings, self.units, self.lowest)
@@ -40,9 +47,12 @@ class ValueSpace:
 def make_value_space(argument: str, given: Any) -> ValueSpace:
     """Make the space of the argument ``goals`` or ``starts``.
 
-    A box is a dictionary ``{name: (low, high)}``, a pair ``(low, high)`` of arrays or a ``gymnasium.spaces.Box``. The
-    values of a list or array ``[n, V]`` are drawn equally often. A function ``f(rng)`` draws one value.
+    A box is a dictionary ``{name: (low, high)}``, its text ``name=low:high,...``, a pair ``(low, high)`` of arrays or a
+    ``gymnasium.spaces.Box``. The values of a list or array ``[n, V]`` are drawn equally often. A function ``f(rng)``
+    draws one value.
     """
+    if isinstance(given, str):
+        given = parse_box(argument, given)
     if isinstance(given, Mapping) and given:
         ends = [_parse_numbers(argument, given[name], (2,)) for name in given]
         return _make_box(argument, np.array(ends).T, tuple(map(str, given)))
@@ -124,9 +134,7 @@ def _make_sampled(argument: str, function: Any) -> ValueSpace:
         values = _parse_numbers(argument, [[row[name] for name in names] for row in rows] if names else rows)
         return values.reshape(n, -1)
 
-    # Not a stream of the certification: values that shaped the cells must not be played.
-    values = draw(np.random.default_rng(1), 2**12)
-    return ValueSpace(draw, names, getattr(function, "__qualname__", "function"), values, _extent(values))
+    return ValueSpace.from_sampler(draw, names, getattr(function, "__qualname__", "function"))
 
 
 def _extent(values: Floats) -> Floats:

@@ -95,7 +95,7 @@ def certify(policy: str, out: Path | None, quiet: bool, as_json: bool, **given: 
         click.echo(f"{outcome} after {certification.rollouts} rollouts: {file}")
     with skip_drawing_on_interrupt("certificate.png", "the same command"):
         draw_certificate(certification, folder)
-        # a training folder has a page of its own, which shows the certificate
+        # the folder of a run has a page of its own, which shows the certificate
         if not is_folder:
             from adagoal.report.show import show
 

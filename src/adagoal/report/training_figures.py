@@ -129,7 +129,7 @@ def _draw_intervals(axes: Axes, certification: Certification, i: int) -> None:
         axes.add_patch(Rectangle(*box, fc=colour, ec="white", alpha=0.45))
         if cell.rollouts:
             rate = cell.successes / cell.rollouts
-            axes.plot([left, left + (width or 1.0)], [rate, rate], color=colour, lw=2)
+            axes.plot([left, left + (width or 1.0)], [rate, rate], color=colour, lw=2, solid_capstyle="butt")
     for height in (claim.success, claim.success - claim.slack):
         axes.axhline(height, color="black", lw=0.8, ls=":")
     axes.set_ylim(-0.02, 1.02)
