@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 import adagoal
+import browser as driver
 from adagoal.certification.certificate import Certification, Verdict
 from adagoal.certification.criteria import Episode
 from adagoal.certification.start_setters import STATE_VARIABLES
@@ -243,6 +244,23 @@ def test_a_picture_for_every_number_of_dimensions(tmp_path: Path) -> None:
         page = adagoal.show(found)
         assert "always_zero" in page.title
         assert found.statement in page.html
+
+
+@pytest.mark.skipif(driver.found() is None, reason=driver.HOW)
+def test_the_page_shows_the_cells_along_the_axes_that_are_chosen(tmp_path: Path) -> None:
+    found = certified(starts={"x": (-1.0, 1.0), "y": (0.0, 2.0), "z": (0.0, 9.0)}, halvings=3)
+    path = adagoal.show(found).save(tmp_path / "page.html")
+    with driver.Browser() as browser:
+        page = browser.open(path.as_uri())
+        page.wait("document.body.dataset.ready === 'yes'")
+        assert page.evaluate("$('cells-text').textContent") == "certified 50%refuted 50%open 0%"
+        assert page.evaluate("Math.max(...part('verdicts').data.top)") == 2
+        page.evaluate("$('cells-y').value = 2; $('cells-y').dispatchEvent(new Event('change'))")
+        assert page.evaluate("Math.max(...part('verdicts').data.top)") == 9
+        assert page.evaluate("plots.cells.left[0].axis_label") == "z"
+        page.evaluate("$('cells-y').value = 0; $('cells-y').dispatchEvent(new Event('change'))")
+        assert page.evaluate("part('verdicts').data.bottom[0]") == pytest.approx(found.cells[0].at_least)
+        assert page.troubles() == []
 
 
 # --- bad input ---

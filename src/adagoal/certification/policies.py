@@ -57,9 +57,9 @@ def _find_named_policy(name: str) -> PolicySource:
         except OSError as error:
             raise InputError(f"{name} cannot be read ({error.strerror})", "policy") from None
         _require_sb3()
-        return PolicySource(functools.partial(_Sb3Policy, data), name, hashlib.sha256(data).hexdigest())
+        return PolicySource(functools.partial(_Sb3Policy, data), Path(name).name, hashlib.sha256(data).hexdigest())
     if is_file_spec(name):
-        return find_policy(load_from_file(name, "policy"))._replace(text=name)
+        return find_policy(load_from_file(name, "policy"))._replace(text=Path(name).name)
     module, _, attribute = name.partition(":")
     if not attribute:
         raise InputError(f"must be a folder, MODEL.zip, module:function or FILE.py:NAME, got {name!r}", "policy")

@@ -31,8 +31,11 @@ def cells_panel(certificate: Mapping[str, Any]) -> PanelContent | None:
     if not certificate["cells"]:
         return None
     html = render_macro("training.html", "certificate", certificate["statement"])
-    size = len(certificate["cells"][0]["low"])
-    names = certificate.get("variables") or [f"goal coordinate {i}" for i in range(size)]
+    names = [f"goal coordinate {i}" for i in range(len(certificate["cells"][0]["low"]))]
+    given = certificate.get("variables")
+    # the file may be forged
+    if isinstance(given, list) and len(given) == len(names) and all(isinstance(name, str) for name in given):
+        names = given
     return PanelContent({"cells": certificate["cells"], "variables": names}, {}, html)
 
 
