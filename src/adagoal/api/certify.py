@@ -119,8 +119,6 @@ def certify(
             raise InputError("is for functions and Stable-Baselines3 models; a trained policy has goals only", wrong)
         problem = _trained_problem(policy, run, env, trust, claim, goals, test_goals, seed, workers)
     else:
-        if env is None:
-            raise InputError("missing; for example CartPole-v1", "env")
         if goals is not None and starts is not None:
             raise InputError("give goals or starts, not both", "starts")
         problem = _policy_problem(policy, env, claim, varied, set_start, criterion, seed, workers)
@@ -186,6 +184,8 @@ def _policy_problem(
     workers: int,
 ) -> _Problem:
     source = find_policy(policy)
+    if env is None:
+        raise InputError("missing; for example CartPole-v1", "env")
     if set_start is not None and not callable(set_start):
         raise InputError(f"must be a function of (env, start), got {set_start!r}", "set_start")
     env_name, make_env = _find_env(env)
