@@ -35,8 +35,8 @@ class EpisodeTask:
     find_goal_setter: Callable[[Any], Callable[[Any], None] | None] | None = None
     radius: int = 1  # steps of an episode, at most
 
-    def prepare_env(self) -> tuple[Any, StartSetter]:
-        """Make an environment, and find out how to put it into a start."""
+    def prepare_env(self, probes: Sequence[Any] = ()) -> tuple[Any, StartSetter]:
+        """Make an environment, and find out how to put it into a start; ``probes`` are starts to try."""
         env = self.make_env()
         with self.convert_exceptions():
             if self.set_start is not None:
@@ -44,11 +44,12 @@ class EpisodeTask:
             set_goal = self.find_goal_setter(env) if self.subject == "goal" and self.find_goal_setter else None
             if set_goal is not None:
                 return env, goal_setter(env, set_goal)
-            return env, find_start_setter(env, self.space.names)
+            return env, find_start_setter(env, self.space.names, probes)
 
     def find_radius(self, given: int | None) -> int:
         """Return the steps of an episode: as given, those of ``survive:N``, or the limit of the environment."""
-        env, start = self.prepare_env()
+        probes = [self.space.split_names(value) for value in self.space.tree_values[[0, -1]]]
+        env, start = self.prepare_env(probes)
         limit = find_time_limit(env)
         radius = given or self.criterion.steps or limit
         if radius is None:
@@ -62,7 +63,7 @@ class EpisodeTask:
                 f"{radius} steps do not fit the criterion {self.criterion.text}; leave radius out", "radius"
             )
         with self.convert_exceptions():
-            first = start(env, 0, self.space.split_names(self.space.tree_values[0]))
+            first = start(env, 0, probes[0])
             seen = env.step(env.action_space.sample())[0]
             env.close()
         # an environment that ends its episodes at a goal of its own would make the certificate false

@@ -6,6 +6,7 @@ a file; no folder of a run can.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
 import importlib
@@ -165,17 +166,21 @@ class _Sb3Policy:
 
 def check_action(space: Any, action: Any) -> Any:
     """Return the action as the environment takes it; raise an InputError if it does not fit the action space."""
-    if isinstance(space, spaces.Box):
-        numbers = np.asarray(action)
-        if numbers.shape == space.shape and numbers.dtype.kind in "fiu" and np.isfinite(numbers).all():
-            return numbers
-        found = f"shape {numbers.shape}" if numbers.shape != space.shape else str(action)[:60]
-        raise InputError(f"must return an action of shape {space.shape}, got {found}", "policy")
-    if isinstance(space, spaces.Discrete) and np.size(action) == 1:
-        # models return arrays of one integer
-        number = np.asarray(action).reshape(())[()]
-        if number == int(number) and space.start <= number < space.start + space.n:
-            return int(number)
-    elif space.contains(action):
-        return action
-    raise InputError(f"must return an action of {space}, got {str(action)[:60]}", "policy")
+    shapes = None
+    # numbers that NumPy cannot make of the action are reported below
+    with contextlib.suppress(TypeError, ValueError):
+        if isinstance(space, spaces.Box):
+            numbers = np.asarray(action)
+            if numbers.shape != space.shape:
+                shapes = f"shape {space.shape}, got shape {numbers.shape}"
+            # The ends of the box are not checked: many environments clip, and rounding may leave the box.
+            elif numbers.dtype.kind in "fiu" and np.isfinite(numbers).all():
+                return numbers
+        elif isinstance(space, spaces.Discrete):
+            # models return arrays of one integer
+            number = np.asarray(action).reshape(())[()]
+            if number == int(number) and space.start <= number < space.start + space.n:
+                return int(number)
+        elif space.contains(action):
+            return action
+    raise InputError(f"must return an action of {shapes or f'{space}, got {str(action)[:60]}'}", "policy")

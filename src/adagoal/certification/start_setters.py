@@ -10,7 +10,7 @@ The first of these is used:
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -64,8 +64,8 @@ def goal_setter(env: Any, set_goal: Callable[[Any], None]) -> StartSetter:
     return set_by_goal
 
 
-def find_start_setter(env: Any, names: tuple[str, ...] | None) -> StartSetter:
-    """Return the built-in setter for named starts of this environment."""
+def find_start_setter(env: Any, names: tuple[str, ...] | None, probes: Sequence[Any] = ()) -> StartSetter:
+    """Return the built-in setter for named starts of this environment; ``probes`` are starts to try it with."""
     name = env.spec.id if env.spec is not None else type(env.unwrapped).__name__
     if names is None:
         text = f"missing; starts of {name} need names of reset options, or a function set_start(env, start)"
@@ -76,7 +76,8 @@ def find_start_setter(env: Any, names: tuple[str, ...] | None) -> StartSetter:
         if unknown:
             raise InputError(f"{name} has no variable {unknown[0]!r}; it has {', '.join(known)}", "starts")
         return _set_state_variables
-    _check_options_matter(env, names, name)
+    if probes:
+        _check_options_matter(env, probes, name)
     return lambda env, seed, value: reset_env(env, seed, options=dict(value))
 
 
@@ -93,13 +94,12 @@ def _set_state_variables(env: Any, seed: int, value: Any) -> Any:
     return state.astype(np.float32) if observe is None else observe()
 
 
-def _check_options_matter(env: Any, names: tuple[str, ...], env_name: str) -> None:
+def _check_options_matter(env: Any, probes: Sequence[dict[str, float]], env_name: str) -> None:
     """Raise an InputError if the environment ignores the options: a certificate would then vary nothing."""
     env.reset(seed=0)
-    probes = [None, *(dict.fromkeys(names, number) for number in (0.123, 0.456))]
-    seen = [_flatten(reset_env(env, 0, options=options)) for options in probes]
+    seen = [_flatten(reset_env(env, 0, options=options)) for options in (None, *probes)]
     if all(np.array_equal(each, seen[0]) for each in seen[1:]):
-        text = f"{env_name} ignores the reset options {', '.join(names)}; give set_start(env, start)"
+        text = f"{env_name} ignores the reset options {', '.join(probes[0])}; give set_start(env, start)"
         raise InputError(text, "starts")
 
 
