@@ -18,10 +18,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from adagoal.certification.certificate import CellVerdict, Certification, Claim, Verdict
+from adagoal.certification.certifier import Certifier
 from adagoal.core.file_io import write_json
 from adagoal.core.types import Bools, Floats
-from adagoal.deep import certification
-from adagoal.deep.certification import Certification, Claim, GoalCell, Verdict
 
 CLAIM = Claim(radius=10, delta=0.1, slack=0.1, halvings=4)
 POINT_MASS = Claim(radius=8, delta=0.1, halvings=4)
@@ -29,7 +29,7 @@ POINT_MASS = Claim(radius=8, delta=0.1, halvings=4)
 MARGIN = 1e-3
 ROLLOUTS = 400_000
 
-Truth = Callable[[GoalCell], tuple[float, float]]
+Truth = Callable[[CellVerdict], tuple[float, float]]
 """The probability of a cell, and how far it may be off."""
 
 
@@ -49,7 +49,7 @@ def square(rng: np.random.Generator, n: int) -> Floats:
 def coins(probability: Callable[[Floats], Floats]) -> Policy:
     """A policy that reaches a goal with a given probability, linear in it: a cell's is that of its centre."""
 
-    def truth(cell: GoalCell) -> tuple[float, float]:
+    def truth(cell: CellVerdict) -> tuple[float, float]:
         return float(probability((cell.low + cell.high)[None] / 2)[0]), MARGIN
 
     return Policy(CLAIM, lambda goals, rng: rng.random(len(goals)) < probability(goals), truth)
@@ -84,7 +84,7 @@ def sampled() -> tuple[Floats, Bools]:
     return goals, controlled(goals, np.random.default_rng(1))
 
 
-def measured(cell: GoalCell) -> tuple[float, float]:
+def measured(cell: CellVerdict) -> tuple[float, float]:
     """What the controller reaches of a cell, and three standard errors of that."""
     goals, reached = sampled()
     own = reached[((goals > cell.low) & (goals <= cell.high)).all(1)]
@@ -102,7 +102,7 @@ POLICIES = {
 def certified(policy: Policy, seed: int) -> Certification:
     """A certificate, from coins of its own."""
     rng = np.random.default_rng([seed, 1])
-    return certification.certify_cells(policy.claim, square, lambda goals, _: policy.reach(goals, rng), seed)
+    return Certifier(policy.claim, square, seed).run(lambda goals, _: policy.reach(goals, rng))
 
 
 def false_verdicts(found: Certification, truth: Truth) -> int:

@@ -9,7 +9,7 @@ from pathlib import Path
 SOURCE = Path(__file__).parents[1] / "src" / "adagoal"
 LAYERS = (
     *("core", "settings", "parallel", "envs", "planning", "exact", "certified", "tabular", "linear", "baselines"),
-    *("deep", "loop", "methods", "runs", "api", "sb3", "report", "comparison", "cli"),
+    *("certification", "deep", "loop", "methods", "runs", "api", "sb3", "report", "comparison", "cli"),
 )
 """From the bottom to the top: a package may import from the packages before it, and from no other."""
 LEARNERS = ("certified", "tabular", "linear", "baselines", "deep", "loop", "methods")

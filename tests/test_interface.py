@@ -85,7 +85,7 @@ def declarations(*classes: type[Any]) -> dict[str, SettingInfo]:
     ("function", "classes", "without_default"),
     [
         (adagoal.explore, (ExplorationSettings, ExecutionOptions), {"env", "radius"}),
-        (adagoal.certify, (ClaimSettings,), {"radius"}),
+        (adagoal.certify, (ClaimSettings,), set()),
     ],
 )
 def test_signatures_agree_with_the_declared_settings(

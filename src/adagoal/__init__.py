@@ -17,11 +17,11 @@ if TYPE_CHECKING:
     from adagoal.api.policy_trials import Trial, play
     from adagoal.api.saved_runs import load, resume
     from adagoal.api.train import train
+    from adagoal.certification.certificate import Certification
     from adagoal.comparison.compare import compare
     from adagoal.comparison.comparison_output import Comparison
     from adagoal.core.errors import InputError
     from adagoal.core.tabular_policy import Policy
-    from adagoal.deep.certification import Certification
     from adagoal.envs.mixture_models import mixture
     from adagoal.envs.model import Model
     from adagoal.report.plot import plot
@@ -70,7 +70,7 @@ _MODULE_OF_NAME = {
         "comparison.comparison_output": ["Comparison"],
         "core.errors": ["InputError"],
         "core.tabular_policy": ["Policy"],
-        "deep.certification": ["Certification"],
+        "certification.certificate": ["Certification"],
         "envs.mixture_models": ["mixture"],
         "envs.model": ["Model"],
         "report.plot": ["plot"],

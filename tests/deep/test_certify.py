@@ -14,17 +14,20 @@ import pytest
 from small import load_policy
 
 import adagoal
+from adagoal.certification import certifier
+from adagoal.certification.cell_tree import CellTree
+from adagoal.certification.certificate import CellVerdict, Certification, Claim, Verdict
+from adagoal.certification.certifier import Certifier
+from adagoal.certification.players import open_players
 from adagoal.cli.main import run_command_line
 from adagoal.core import confidence_bounds
 from adagoal.core.confidence_bounds import clopper_pearson_interval
 from adagoal.core.errors import InputError, Status
 from adagoal.core.random_streams import StreamPurpose, random_stream
 from adagoal.core.types import Bools, Floats
-from adagoal.deep import certification
-from adagoal.deep.certification import CellTree, Certification, Claim, GoalCell, Verdict
 from adagoal.deep.env_inspection import measure_dimensions
 from adagoal.deep.goal_envs import EnvSource, GoalEnv
-from adagoal.deep.policy_evaluation import open_certification_rollouts
+from adagoal.deep.policy_evaluation import prepare_certification
 from adagoal.report.training_figures import certified_share_map
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
@@ -57,7 +60,7 @@ def test_cells_of_a_level_are_a_partition(space: Any) -> None:
         inside = (goals >= cells.low[numbers] - 0.1) & (goals <= cells.high[numbers] + 0.1)
         assert inside[np.abs(goals).max(1) < 1.5].all()
     for cell in np.unique(numbers)[:3]:
-        drawn = cells.draw_goals_in_cell(int(cell), 20, space, np.random.default_rng(2))
+        drawn = cells.draw_values_in_cell(int(cell), 20, space, np.random.default_rng(2))
         assert (cells.find_cells(drawn, cells.level_of_cell(int(cell))) == cell).all()
 
 
@@ -65,9 +68,7 @@ def test_equal_goals_are_one_cell() -> None:
     cells = CellTree(np.ones((100, 3)), 4)
     assert not cells.can_be_split(1)
     assert (cells.find_cells(np.ones((5, 3)), 4) == 1).all()
-    found = certification.certify_cells(
-        CLAIM, lambda rng, n: np.ones((n, 3)), lambda goals, _: np.ones(len(goals), bool), 0
-    )
+    found = Certifier(CLAIM, lambda rng, n: np.ones((n, 3)), 0).run(lambda goals, _: np.ones(len(goals), bool))
     assert [(cell.verdict, cell.share) for cell in found.cells] == [(Verdict.CERTIFIED, 1.0)]
     assert found.rollouts == found.cells[0].rollouts
 
@@ -84,7 +85,7 @@ def test_everything_is_decided_and_the_edge_is_found() -> None:
     assert found.cell([-1.0, -1.0]).verdict is Verdict.CERTIFIED
     assert found.cell([9.0, 9.0]).verdict is Verdict.REFUTED
     for cell in found.cells:
-        assert cell.at_least <= cell.reached / cell.rollouts <= cell.at_most
+        assert cell.at_least <= cell.successes / cell.rollouts <= cell.at_most
         certain = cell.at_least >= CLAIM.success - CLAIM.slack
         assert certain == (cell.verdict is Verdict.CERTIFIED)
 
@@ -103,9 +104,8 @@ def test_a_cap_and_an_observer_leave_cells_open() -> None:
     assert capped.count("open") > 0
     assert capped.rollouts <= 2000
     coins = np.random.default_rng(0)
-    stopped = certification.certify_cells(
-        CLAIM, square, lambda goals, _: coins.random(len(goals)) < 0.5, 0, lambda cells, n: n < 200
-    )
+    flips = lambda goals, _: coins.random(len(goals)) < 0.5  # noqa: E731
+    stopped = Certifier(CLAIM, square, 0).run(flips, lambda cells, n: n < 200)
     assert stopped.status is Status.INTERRUPTED
 
 
@@ -141,7 +141,7 @@ def test_weaker_bounds_break(monkeypatch: pytest.MonkeyPatch) -> None:
     def once(successes: int, trials: int, q: float, alpha: float) -> bool:
         return trials > 0 and clopper_pearson_interval(successes, trials, 1.0 - 2.0 * CLAIM.delta)[0] > q
 
-    monkeypatch.setattr(certification, "rejects_at_most", once)
+    monkeypatch.setattr(certifier, "rejects_at_most", once)
     assert any(wrong > 3 for wrong in failures(6))
 
 
@@ -173,8 +173,8 @@ def test_a_probability_below_the_bound_is_refuted() -> None:
 
 
 def test_a_picture_of_three_coordinates_shows_what_lies_behind() -> None:
-    def cell(verdict: Verdict, x: float, z: tuple[float, float]) -> GoalCell:
-        return GoalCell(verdict, np.array([x, 0.0, z[0]]), np.array([x + 1.0, 1.0, z[1]]), 0.25, 9, 9, 0.0, 1.0)
+    def cell(verdict: Verdict, x: float, z: tuple[float, float]) -> CellVerdict:
+        return CellVerdict(verdict, np.array([x, 0.0, z[0]]), np.array([x + 1.0, 1.0, z[1]]), 0.25, 9, 9, 0.0, 1.0)
 
     near = [cell(Verdict.CERTIFIED, 0.0, (0.0, 3.0)), cell(Verdict.REFUTED, 0.0, (3.0, 4.0))]
     share, extent = certified_share_map([*near, cell(Verdict.REFUTED, 1.0, (0.0, 4.0))], 0, 1)
@@ -225,9 +225,9 @@ def test_no_goal_that_is_played_has_cut_the_cells() -> None:
         return np.ones(len(goals), bool)
 
     played: list[Floats] = []
-    certification.certify_cells(Claim(radius=5, halvings=0, rollouts=200), space, reach, seed=0)
+    Certifier(Claim(radius=5, halvings=0, rollouts=200), space, 0).run(reach)
     assert len(played) > 0
-    assert len(drawn[0]) == certification.SPLIT_SAMPLE_SIZE
+    assert len(drawn[0]) == certifier.SPLIT_SAMPLE_SIZE
     assert not np.isin(np.concatenate(played), drawn[0]).any()
 
 
@@ -235,7 +235,8 @@ def test_rollouts_are_what_playing_by_hand_gives(finished: Path) -> None:
     policy, source, seed = load_policy(finished), EnvSource.from_argument("point-mass"), 3
     world = GoalEnv(source, measure_dimensions(source.make_env(), source, 0))
     goals = np.random.default_rng(0).uniform(-0.6, 0.6, (48, 2))
-    with open_certification_rollouts(policy, source, 0, "env", 25, seed, 2) as (_, reach):
+    _, make = prepare_certification(policy, source, 0, "env", 25, seed)
+    with open_players(make, 2) as reach:
         found = reach(goals, 7)
     assert 0 < found.sum() < 48
     for i in (0, 17, 47):
@@ -262,7 +263,7 @@ def test_rollouts_are_what_playing_by_hand_gives(finished: Path) -> None:
         (["--radius", "5", "--slack", "1e-9"], "--slack"),
         (["--radius", "5", "--halvings", "13"], "--halvings"),
         (["--radius", "5", "--run", "1"], "--run: 1 is not in"),
-        ([], "--radius"),
+        ([], "--radius: missing"),
     ],
 )
 def test_bad_input_gets_one_line(
@@ -280,3 +281,14 @@ def test_an_observer_that_raises_is_told_as_the_users(finished: Path) -> None:
 
     with pytest.raises(InputError, match=r"^observe: the function raised RuntimeError: no"):
         adagoal.certify(finished, radius=5, observe=angry)
+
+
+def test_goals_of_ones_own_and_a_policy_without_its_folder(finished: Path) -> None:
+    policy = load_policy(finished)
+    box = adagoal.certify(finished, radius=5, halvings=2, goals="-0.2:0.2,-0.1:0.1", workers=1)
+    assert {tuple(cell.low) for cell in box.cells} == {(-0.2, -0.1), (-0.2, 0.0), (0.0, -0.1), (0.0, 0.0)}
+    same = adagoal.certify(policy, "point-mass", radius=5, halvings=2, goals=([-0.2, -0.1], [0.2, 0.1]), workers=1)
+    assert [cell.to_dict() for cell in same.cells] == [cell.to_dict() for cell in box.cells]
+    for wrong, name in (({"starts": {"x": (0, 1)}}, "starts"), ({"goals": "0:1"}, "goals")):
+        with pytest.raises(InputError, match=f"^{name}: "):
+            adagoal.certify(finished, radius=5, **wrong)

@@ -28,7 +28,7 @@ from adagoal.report.live_server import serve_report
 from adagoal.report.training_page import ExtraFiles
 from adagoal.runs.folder_reader import find_saved_run
 
-CELL = {"low": [-1.0, -1.0], "high": [0.0, 1.0], "share": 0.5, "rollouts": 10, "reached": 9}
+CELL = {"low": [-1.0, -1.0], "high": [0.0, 1.0], "share": 0.5, "rollouts": 10, "successes": 9}
 CELLS = [CELL | {"verdict": "certified"}, CELL | {"low": [0.0, -1.0], "high": [1.0, 1.0], "verdict": "open"}]
 
 

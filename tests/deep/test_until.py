@@ -13,16 +13,16 @@ from small import CONFIG, SETTINGS
 import adagoal
 from adagoal import resume, train
 from adagoal.api import certified_training
+from adagoal.certification.certificate import CellVerdict, Certification, Claim, Verdict
 from adagoal.cli.main import run_command_line
 from adagoal.core.errors import InputError, Status
-from adagoal.deep.certification import Certification, Claim, GoalCell, Verdict
 from adagoal.deep.env_inspection import inspect_env
 from adagoal.deep.pointmass import PointMass
 from adagoal.report import training_page as report
 
 
-def cell(low: list[float], high: list[float]) -> GoalCell:
-    return GoalCell(Verdict.OPEN, np.array(low), np.array(high), 0.1, 0, 0, 0.0, 1.0)
+def cell(low: list[float], high: list[float]) -> CellVerdict:
+    return CellVerdict(Verdict.OPEN, np.array(low), np.array(high), 0.1, 0, 0, 0.0, 1.0)
 
 
 def test_a_cell_is_believed_within_reach_by_the_distances_in_it() -> None:

@@ -1,7 +1,7 @@
 """Train until certified: the loop of the paper with deep policies, and a stopping rule that proves its answer.
 
 The paper stops when the error of every goal with D(g) <= L is small. Here training continues until every cell of the
-test goals that is believed to be within reach is certified (:mod:`adagoal.deep.certification`). A cell is believed to
+test goals that is believed to be within reach is certified (:mod:`adagoal.certification`). A cell is believed to
 be within reach if D is at most L for half of its goals or more. Other cells may be refuted: the answer is the map.
 
 Training pauses after each of its pieces, and fresh rollouts certify the policy of that moment. Attempt k has the share
@@ -22,10 +22,10 @@ import numpy as np
 
 from adagoal import goal_rules
 from adagoal.api.certify import certify
+from adagoal.certification.certificate import CellVerdict, Certification, Claim, Verdict
 from adagoal.core.errors import Status
 from adagoal.core.random_streams import StreamPurpose, random_stream
 from adagoal.core.types import Floats
-from adagoal.deep.certification import Certification, Claim, GoalCell, Verdict
 from adagoal.deep.config import Config
 from adagoal.deep.env_inspection import GoalSampler, inspect_env
 from adagoal.deep.goal_envs import EnvDimensions, EnvSource, GoalEnv
@@ -122,7 +122,7 @@ def _estimate_distances(policy: GoalPolicy, starts: Floats, goals: Floats) -> Fl
     return D
 
 
-def cells_believed_reachable(certificate: Certification, goals: Floats, D: Floats, L: float) -> list[GoalCell]:
+def cells_believed_reachable(certificate: Certification, goals: Floats, D: Floats, L: float) -> list[CellVerdict]:
     """Return the cells with a median D of at most L, by the D ``[n]`` of goals ``[n, G]``, and cells without a goal."""
     cell_of_goal = certificate.locate(goals)
     inside = [cell_of_goal == index for index in range(len(certificate.cells))]

@@ -116,7 +116,7 @@ COMMANDS = {
     "compare": ("compare_command", "Compare methods and goal rules over several seeds."),
     "train": ("training_commands", "Train a goal-conditioned policy with adaptive goals."),
     "evaluate": ("training_commands", "Test a trained policy: how often it succeeds, and where it fails."),
-    "certify": ("training_commands", "Certify which goals a trained policy reaches."),
+    "certify": ("certify_command", "Certify where a policy succeeds."),
     "envs": ("run_commands", "List the available environments."),
     "check": ("inspection_commands", "Try an environment before a run."),
     "completion": ("completion", "Print the script for tab completion in bash, zsh or fish."),

@@ -161,6 +161,7 @@ def allow_local_imports(allowed: bool) -> bool:
 
 
 ENV = ParsedParam("ENV", _allow_local_module, "an environment", completion.complete_env)
+POLICY = ParsedParam("POLICY", _allow_local_module, "a policy")
 
 
 def setting_options(cls: type[Any], *names: str, prefix: str = "", **changes: Any) -> Decorator:

@@ -1,4 +1,4 @@
-"""``adagoal train``, ``evaluate`` and ``certify``: goal-conditioned policies."""
+"""``adagoal train`` and ``evaluate``: goal-conditioned policies."""
 
 from __future__ import annotations
 
@@ -11,9 +11,15 @@ import click
 from click.core import ParameterSource
 
 from adagoal.cli import options
+from adagoal.cli.certify_command import (
+    CLAIM_OPTIONS,
+    draw_certificate,
+    print_certificate,
+    run_option,
+    test_goals_option,
+)
 from adagoal.cli.options import setting_options, skip_drawing_on_interrupt
-from adagoal.cli.terminal_text import echo_wrapped
-from adagoal.core.errors import InputError, Status
+from adagoal.core.errors import InputError
 from adagoal.core.file_io import write_json
 from adagoal.core.user_code import stdout_to_stderr
 from adagoal.deep.config import AUTO_RECIPE, RECIPES, Config, describe_auto_recipe, resolve_recipe
@@ -22,17 +28,9 @@ from adagoal.settings.fields import declared_settings
 from adagoal.settings.training import ClaimSettings, TrainingOptions
 
 if TYPE_CHECKING:
-    from adagoal.deep.certification import Certification
     from adagoal.runs.train_result import TrainResult
 
 config_names = tuple(name for name in declared_settings(Config) if name != "env")
-claim_names = ("success", "slack", "delta")
-run_option = click.option(
-    "--run", type=options.INTEGER, default=0, show_default=True, help="Index of the run, if trained with several seeds."
-)
-test_goals_option = click.option(
-    "--test-goals", help="Goal space: env, or scale=K[,air=P].  [default: that of the training run]"
-)
 
 
 @click.command(
@@ -62,7 +60,7 @@ test_goals_option = click.option(
 @click.option("--resume", "folder", type=click.Path(path_type=Path, file_okay=False),
               help="Resume the run in this folder, as adagoal resume does.")  # fmt: skip
 @options.trust_option
-@setting_options(ClaimSettings, *claim_names, prefix="With --until certified: ", default=None)
+@setting_options(ClaimSettings, *CLAIM_OPTIONS, prefix="With --until certified: ", default=None)
 @options.quiet_option
 @options.json_option
 @options.help_all_option
@@ -111,7 +109,7 @@ def _folder_options(env: str, recipe: str, resolved: str, given: dict[str, Any])
     named = {name: given[name] for name in config_names if name in given and given[name] != getattr(usual, name)}
     named |= {"recipe": recipe} if recipe != AUTO_RECIPE else {}
     named |= {"seeds": given["seeds"]} if given["seeds"] != 1 else {}
-    return named | {name: given[name] for name in ("until", *claim_names) if name in given}
+    return named | {name: given[name] for name in ("until", *CLAIM_OPTIONS) if name in given}
 
 
 def _take_resume_options(given: dict[str, Any]) -> dict[str, Any]:
@@ -233,62 +231,3 @@ def evaluate(folder: Path, as_json: bool, **given: Any) -> None:
             share = "-" if part["success"] is None else f"{part['success']:.2f}"
             click.echo(f"  {part['from']:8.3f} to {part['to']:8.3f}   {share:>4} of {part['episodes']}")
     click.echo(str(folder / "evaluation.png"))
-
-
-@click.command(epilog="Example: adagoal certify runs/push --radius 50 --success 0.9 --delta 0.05")
-@click.argument("folder", metavar="RUN", type=click.Path(path_type=Path, file_okay=False))
-@setting_options(ClaimSettings, "radius", required=True)
-@setting_options(ClaimSettings, *claim_names, "rollouts", "halvings")
-@run_option
-@test_goals_option
-@options.seed_option
-@options.env_override_option
-@options.trust_option
-@setting_options(TrainingOptions, "workers")
-@options.quiet_option
-@options.json_option
-def certify(folder: Path, quiet: bool, as_json: bool, **given: Any) -> None:
-    """Find the goals that the policy in RUN reaches within L steps: cells certified, refuted or open.
-
-    Writes RUN/certificate.json and RUN/certificate.png, and alters nothing else. Exit code 0: all cells are
-    certified; 1: all are decided, some refuted; 3: some are open.
-    """
-    from adagoal.api.certify import certify as certify_policy
-    from adagoal.runs.progress_display import CertificationProgress
-
-    with stdout_to_stderr(), CertificationProgress(quiet) as display:
-        certification = certify_policy(folder, observe=display, **given)
-    # before the drawing, so that Ctrl-C during the drawing loses no certificate
-    write_json(folder / "certificate.json", certification.to_dict())
-    if as_json:
-        click.echo(json.dumps(certification.to_dict(), indent=1))
-    else:
-        print_certificate(certification)
-        sentences = {
-            Status.CERTIFIED: "every cell is certified",
-            Status.DECIDED: "every cell is decided, some are refuted,",
-        }
-        outcome = sentences.get(certification.status, certification.status)
-        click.echo(f"{outcome} after {certification.rollouts} rollouts: {folder / 'certificate.png'}")
-    with skip_drawing_on_interrupt("certificate.png", "the same command"):
-        draw_certificate(certification, folder)
-    if certification.status.exit_code:
-        raise click.exceptions.Exit(certification.status.exit_code)
-
-
-def draw_certificate(certification: Certification, folder: Path) -> None:
-    """Draw the certificate into the folder of its training run."""
-    from adagoal.report.figures import save_figure
-    from adagoal.report.training_figures import draw_certified_cells
-
-    save_figure(draw_certified_cells(certification.cells), folder / "certificate.png")
-
-
-def print_certificate(certification: Certification) -> None:
-    """Print the number of cells of each verdict, and what the certificate states."""
-    from adagoal.deep.certification import Verdict
-
-    for verdict in Verdict:
-        share = f"{certification.share(verdict):6.1%} of the goals"
-        click.echo(f"{verdict:9}  {certification.count(verdict):4} cells  {share}")
-    echo_wrapped(certification.statement)

@@ -33,9 +33,9 @@ from adagoal.deep.goal_envs import (
     unflatten_like,
 )
 from adagoal.deep.robotics_envs import KnownClass, inherits_method, is_instance_of
-from adagoal.deep.rollouts import explain_worker_exit, make_rollout_process
+from adagoal.deep.rollouts import explain_worker_exit
 from adagoal.envs.env_checker import find_time_limit
-from adagoal.parallel.worker_process import FunctionCaller
+from adagoal.parallel.worker_process import FunctionCaller, make_rollout_process
 
 GoalSampler = Callable[[np.random.Generator, int], Floats]
 

@@ -277,7 +277,7 @@ def join_policy_input(observation: Floats, achieved: Floats, with_achieved: bool
     return np.concatenate([observation, achieved]) if with_achieved else observation
 
 
-def find_goal_setter(env: Any, function: SetGoalFunction | None) -> GoalSetter | None:
+def find_goal_setter(env: Any, function: SetGoalFunction | None = None) -> GoalSetter | None:
     """Find a way to give ``env`` its goal; None if no way is known.
 
     The first of these is taken:

@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator, Mapping
+import functools
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
+from adagoal.certification.certifier import ROLLOUTS_PER_BLOCK
 from adagoal.core.argument_checks import check_integer
 from adagoal.core.confidence_bounds import clopper_pearson_interval
 from adagoal.core.errors import InputError
 from adagoal.core.random_streams import StreamPurpose, random_stream
 from adagoal.core.types import Bools, Floats
-from adagoal.deep.certification import MIN_BLOCKS_PER_ROUND, ROLLOUTS_PER_BLOCK, ReachFunction
 from adagoal.deep.config import Config
 from adagoal.deep.env_inspection import GoalSampler, inspect_env
-from adagoal.deep.goal_envs import EnvSource
+from adagoal.deep.goal_envs import EnvDimensions, EnvSource
 from adagoal.deep.policy import GoalPolicy
-from adagoal.deep.rollouts import EnvBatch, RolloutFactory, RolloutWorkers
+from adagoal.deep.rollouts import EnvBatch
 
 
 @dataclass(frozen=True)
@@ -92,33 +92,32 @@ def evaluate_policy(
     return Evaluation(goals, starts, reached[:, -1], np.asarray(reached.any(1)), about)
 
 
-@contextlib.contextmanager
-def open_certification_rollouts(
-    policy: GoalPolicy,
-    source: EnvSource,
-    horizon: int,
-    test_goals: str,
-    radius: int,
-    seed: int,
-    workers: int,
-    make_rollouts: RolloutFactory = RolloutWorkers,
-) -> Iterator[tuple[GoalSampler, ReachFunction]]:
-    """Worker processes that play for given goals: the goal space ``test_goals``, and the function that plays."""
-    # The starts come from a random stream that neither training nor tests use, so the rollouts are fresh.
+class GoalPolicyPlayer:
+    """A :class:`adagoal.certification.players.Player` for trained policies and goals ``[n, G]``.
+
+    The starts come from a random stream that neither training nor tests use, so the rollouts are fresh.
+    """
+
+    def __init__(self, policy: GoalPolicy, source: EnvSource, sizes: EnvDimensions, seed: int) -> None:
+        self._actor, self._success_radius = policy.actor, sizes.success
+        slots = [(0, k) for k in range(ROLLOUTS_PER_BLOCK)]
+        self._envs = EnvBatch([Config(policy.env, seed=seed)], slots, source, sizes)
+
+    def play_blocks(self, blocks: Sequence[tuple[int, Floats]], round_: int) -> list[Bools]:
+        """See :meth:`Player.play_blocks`: was the goal reached after any step?"""
+        purpose, actors = StreamPurpose.CERTIFIED_EPISODE, {0: self._actor}
+        played = (self._envs.play_test_round(actors, goals, round_, block, purpose)[1] for block, goals in blocks)
+        return [np.asarray((distances <= self._success_radius).any(1)) for distances in played]
+
+
+def prepare_certification(
+    policy: GoalPolicy, source: EnvSource, horizon: int, test_goals: str, radius: int, seed: int
+) -> tuple[GoalSampler, Callable[[], GoalPolicyPlayer]]:
+    """Return the goal space ``test_goals``, and the function that makes players with episodes of ``radius`` steps."""
     sizes, (sample,), _ = inspect_env(source, horizon, [("test_goals", test_goals)])
     policy.check_matches_env(sizes)
     # an episode that the environment cuts off says nothing about later steps
     if radius > sizes.horizon:
         text = f"must be a whole number in 1..{sizes.horizon}, the steps of an episode, got {radius}"
         raise InputError(text, name="radius")
-    n_workers = min(workers, MIN_BLOCKS_PER_ROUND)
-    configs = [Config(policy.env, seed=seed, episodes=ROLLOUTS_PER_BLOCK)] * n_workers
-    pool = make_rollouts(configs, source, replace(sizes, horizon=radius), n_workers)
-
-    def reach(goals: Floats, round_: int) -> Bools:
-        return np.asarray((pool.evaluate_goals(round_, policy.actor, goals) <= sizes.success).any(1))
-
-    try:
-        yield sample, reach
-    finally:
-        pool.close()
+    return sample, functools.partial(GoalPolicyPlayer, policy, source, replace(sizes, horizon=radius), seed)

@@ -28,7 +28,7 @@ from adagoal.core.types import Bools, Floats, Ints, Singles
 from adagoal.deep.config import Config
 from adagoal.deep.goal_envs import EnvDimensions, EnvSource, EpisodeEnd, GoalEnv
 from adagoal.deep.policy import NumpyActor
-from adagoal.parallel.worker_process import WorkerDied, WorkerProcess
+from adagoal.parallel.worker_process import WorkerDied, make_rollout_process
 
 
 @dataclass(frozen=True)
@@ -67,12 +67,6 @@ class RolloutBackend(Protocol):
 
     def collect_cycle(self) -> CycleRollouts:
         """Wait for the cycle and return what was played."""
-
-    def evaluate_goals(self, round_: int, actor: NumpyActor, goals: Floats) -> Floats:
-        """Play for each goal ``[n, goal]`` from a start of its own, without noise; return distances ``[n, T]``.
-
-        n is a multiple of ``episodes``. Training does not call this; certification does.
-        """
 
     def close(self) -> None:
         """Release the environments."""
@@ -131,15 +125,6 @@ class EnvBatch:
         first = [env.reset(int(rng.integers(2**31)), goal) for env, rng, goal in slots]
         return self._play_episodes(actors, goals, first, None)
 
-    def play_evaluation(
-        self, cycle: int, actors: dict[int, NumpyActor], rounds: Sequence[int], goals: Floats
-    ) -> Floats:
-        """Play goals ``[rounds, slots, goal]`` without noise; return distances to them ``[rounds, slots, T]``."""
-        distances = np.zeros((len(rounds), len(self.slots), self.horizon))
-        for i, round_ in enumerate(rounds):
-            _, distances[i] = self.play_test_round(actors, goals[i], cycle, round_, StreamPurpose.CERTIFIED_EPISODE)
-        return distances
-
     def _make_generators(self, purpose: StreamPurpose, cycle: int, round_: int) -> list[np.random.Generator]:
         return [random_stream(self.configs[run].seed, purpose, cycle, k, round_) for run, k in self.slots]
 
@@ -193,15 +178,6 @@ class EnvBatch:
         return is_random, normal, np.stack([rng.uniform(-1.0, 1.0, (T, size)) for rng in rngs])
 
 
-def make_rollout_process(make: Callable[[], Any]) -> WorkerProcess:
-    """Return a worker process for environments of training."""
-    # The process that trains answers these signals and closes the workers. The workers are the parallelism, so each
-    # has one BLAS thread.
-    stop_signals = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    one_thread = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
-    return WorkerProcess(make, "a rollout worker", ignored_signals=stop_signals, environment=one_thread)
-
-
 @contextmanager
 def explain_worker_exit(source: EnvSource) -> Iterator[None]:
     """Turn the end of a rollout process into an error that says what the user can do."""
@@ -253,23 +229,6 @@ class RolloutWorkers:
             flat = np.concatenate([getattr(part, name) for part in parts], axis=1)
             tests[name] = flat.reshape(len(flat), *self.shape, *flat.shape[2:])
         return CycleRollouts(episodes, **tests, next_starts=self._stack_by_run([part.next_starts for part in parts]))
-
-    def evaluate_goals(self, round_: int, actor: NumpyActor, goals: Floats) -> Floats:
-        """Play the goals in blocks of ``episodes``.
-
-        Needs one run per worker, all with the same configuration. Worker i of n takes the blocks i, i + n, i + 2n, ...
-        A block seeds its own starts, so the result does not depend on the number of workers.
-        """
-        n_workers, size = self.shape
-        blocks = goals.reshape(-1, size, goals.shape[-1])
-        indices = [list(range(i, len(blocks), n_workers)) for i in range(n_workers)]
-        for i, worker in enumerate(self.workers):
-            worker.send("play_evaluation", round_, {i: actor}, indices[i], blocks[indices[i]])
-        # dealt out in turn, so every worker has about as many blocks as the others
-        distances = np.zeros((*blocks.shape[:2], self.horizon))
-        for own, result in zip(indices, self._receive_results(), strict=True):
-            distances[own] = result
-        return distances.reshape(-1, self.horizon)
 
     def close(self) -> None:
         # all pipes before the first wait, so the workers end at the same time

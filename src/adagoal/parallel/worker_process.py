@@ -266,6 +266,15 @@ class WorkerProcess:
         return error
 
 
+def make_rollout_process(make: Callable[[], Any]) -> WorkerProcess:
+    """Return a worker process that plays environments."""
+    # The process that waits for it answers these signals and closes the workers. The workers are the parallelism, so
+    # each has one BLAS thread.
+    stop_signals = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    one_thread = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
+    return WorkerProcess(make, "a rollout worker", ignored_signals=stop_signals, environment=one_thread)
+
+
 class FunctionCaller:
     """The object of a worker that calls functions."""
 

@@ -9,8 +9,10 @@ from dataclasses import dataclass, field
 from html import escape
 from pathlib import Path
 
+from adagoal.certification.certificate import Certification
 from adagoal.core.errors import InputError
 from adagoal.core.file_io import write_text
+from adagoal.report.certificate_page import certificate_page
 from adagoal.report.exploration_page import exploration_page
 from adagoal.report.exploration_panels import ExplorationSource
 from adagoal.runs.folder_reader import is_training_folder
@@ -47,15 +49,15 @@ class Page:
         return f'<iframe {frame} srcdoc="{escape(self.html)}"></iframe>'
 
 
-def show(run: Result | str | Path) -> Page:
-    """Return the interactive page of a result, or of the folder of an exploration or of training runs.
+def show(run: Result | Certification | str | Path) -> Page:
+    """Return the interactive page of a result or certification, or of the folder of an exploration or training.
 
     A notebook shows the page below the cell. Elsewhere, ``show(result).open()`` opens it in a browser and
     ``show(result).save("page.html")`` writes it to a file.
 
     Parameters
     ----------
-    run: a result, or the folder of a run.
+    run: a result, a certification of :func:`adagoal.certify`, or the folder of a run.
 
     Examples
     --------
@@ -65,6 +67,8 @@ def show(run: Result | str | Path) -> Page:
     """
     if isinstance(run, Result):
         page = exploration_page(ExplorationSource(run, run.view, None))
+    elif isinstance(run, Certification):
+        page = certificate_page(run)
     elif not isinstance(run, str | os.PathLike):
         raise InputError(f"must be a result, or the path of a run's folder, got {run!r}", "run")
     elif is_training_folder(folder := Path(run)):

@@ -15,7 +15,7 @@ from matplotlib.patches import Rectangle
 from adagoal.core.types import Bools, Floats
 
 if TYPE_CHECKING:
-    from adagoal.deep.certification import GoalCell
+    from adagoal.certification.certificate import CellVerdict, Certification
 
 VERDICT_COLOURS = {"certified": "#0072b2", "refuted": "#d55e00", "open": "#999999"}
 
@@ -86,20 +86,24 @@ def draw_reached_goals(goals: Floats, reached: Bools) -> Figure:
     return figure
 
 
-def draw_certified_cells(cells: Sequence[GoalCell]) -> Figure:
-    """Draw the cells of the goal space by their verdict, two coordinates per panel.
+def draw_certified_cells(certification: Certification) -> Figure:
+    """Draw the cells by their verdict.
 
-    If goals vary in two coordinates only, numbers are the percentage of successful rollouts. Otherwise a panel shows
-    the certified share over the other coordinates.
+    One coordinate: intervals of the success probability. Two: boxes, with the percentage of successful rollouts. More:
+    two coordinates per panel, with the certified share over the others.
     """
-    G = len(cells[0].low)
-    flat = G <= 2 or bool(np.ptp([end[2:] for cell in cells for end in (cell.low, cell.high)], 0).max() == 0.0)
-    views = [(0, min(1, G - 1))] if flat else [(0, 1), (0, 2)]
+    cells, names = certification.cells, certification.variables
+    low, high = (np.stack([getattr(cell, end) for cell in cells]) for end in ("low", "high"))
+    # such as the height of goals on a table
+    varying = [i for i in range(len(names)) if high[:, i].max() > low[:, i].min()] or [0]
+    views = [(varying[0], j) for j in varying[1:4]] or [(varying[0], varying[0])]
     figure = Figure((5.6 * len(views), 4.8), layout="tight")
     axes = figure.subplots(1, len(views), squeeze=False)
     for ax, (i, j) in zip(axes[0], views, strict=True):
-        ax.set(xlabel=f"goal coordinate {i}", ylabel=f"goal coordinate {j}")
-        if flat:
+        ax.set(xlabel=names[i], ylabel="probability of success" if i == j else names[j])
+        if i == j:
+            _draw_intervals(ax, certification, i)
+        elif len(varying) == 2:
             _draw_verdicts(ax, cells, i, j)
         else:
             share, extent = certified_share_map(cells, i, j)
@@ -107,26 +111,45 @@ def draw_certified_cells(cells: Sequence[GoalCell]) -> Figure:
             colours = LinearSegmentedColormap.from_list("verdicts", ends)
             image = ax.imshow(share.T, origin="lower", extent=extent, aspect="auto", cmap=colours, vmin=0.0, vmax=1.0)
             figure.colorbar(image, ax=ax, label="certified share over the other coordinates")
-    shares = {verdict: sum(cell.share for cell in cells if cell.verdict == verdict) for verdict in VERDICT_COLOURS}
     patches = [
-        Rectangle((0, 0), 1, 1, fc=VERDICT_COLOURS[name], label=f"{name} {share:.0%}") for name, share in shares.items()
+        Rectangle((0, 0), 1, 1, fc=colour, label=f"{name} {certification.share(name):.0%}")
+        for name, colour in VERDICT_COLOURS.items()
     ]
     axes[0, 0].legend(handles=patches, fontsize=8, ncols=3, loc="lower left", bbox_to_anchor=(0, 1), frameon=False)
     return figure
 
 
-def _draw_verdicts(axes: Axes, cells: Sequence[GoalCell], i: int, j: int) -> None:
+def _draw_intervals(axes: Axes, certification: Certification, i: int) -> None:
+    """Draw the bounds on the success probability of every cell, its rate of success, and what the claim asks for."""
+    claim = certification.claim
+    for cell in certification.cells:
+        left, width, colour = cell.low[i], cell.high[i] - cell.low[i], VERDICT_COLOURS[cell.verdict]
+        # a list with a single value has no extent
+        box = (left, cell.at_least), width or 1.0, cell.at_most - cell.at_least
+        axes.add_patch(Rectangle(*box, fc=colour, ec="white", alpha=0.45))
+        if cell.rollouts:
+            rate = cell.successes / cell.rollouts
+            axes.plot([left, left + (width or 1.0)], [rate, rate], color=colour, lw=2, solid_capstyle="butt")
+    for height in (claim.success, claim.success - claim.slack):
+        axes.axhline(height, color="black", lw=0.8, ls=":")
+    axes.set_ylim(-0.02, 1.02)
+    axes.autoscale_view(scaley=False)
+
+
+def _draw_verdicts(axes: Axes, cells: Sequence[CellVerdict], i: int, j: int) -> None:
     for cell in cells:
         low, size = cell.low[[i, j]], (cell.high - cell.low)[[i, j]]
         axes.add_patch(Rectangle((low[0], low[1]), size[0], size[1], fc=VERDICT_COLOURS[cell.verdict], ec="white"))
         if cell.rollouts:
-            percent = f"{100 * cell.reached / cell.rollouts:.0f}"
+            percent = f"{100 * cell.successes / cell.rollouts:.0f}"
             x, y = low + size / 2
             axes.text(x, y, percent, ha="center", va="center", fontsize=7, color="white")
     axes.autoscale_view()
 
 
-def certified_share_map(cells: Sequence[GoalCell], i: int, j: int) -> tuple[Floats, tuple[float, float, float, float]]:
+def certified_share_map(
+    cells: Sequence[CellVerdict], i: int, j: int
+) -> tuple[Floats, tuple[float, float, float, float]]:
     """Return the certified share over the other coordinates on a grid ``[n, n]`` of two, and the grid's extent."""
     n = 100
     low, high = (np.stack([getattr(cell, end) for cell in cells]) for end in ("low", "high"))

@@ -14,14 +14,15 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from adagoal.certification.certificate import Verdict
 from adagoal.core.errors import Status
 from adagoal.core.file_formats import COUNT_SCHEMA, check_json_value
 from adagoal.core.file_io import FileContent, bytes_content, read_json, report_read_errors
 from adagoal.deep import policy_evaluation
-from adagoal.deep.certification import Verdict
 from adagoal.deep.config import Config
 from adagoal.deep.training_history import ValueMapHistory
 from adagoal.report import curve_page, training_video
+from adagoal.report.certificate_page import cells_panel
 from adagoal.report.curve_page import Curve, CurvePlot, CurveSource
 from adagoal.report.html_page import Panel, PanelContent, ReportPage, render_macro
 from adagoal.report.live_server import ReportSource
@@ -59,7 +60,7 @@ class ExtraFiles:
         success = share | {"type": ["number", "null"]}
         one_bin = open_object(**{"from": number}, to=number, episodes=COUNT_SCHEMA, success=success)
         corners = {"low": list_of(number), "high": list_of(number)}
-        counts = {"rollouts": COUNT_SCHEMA, "reached": COUNT_SCHEMA}
+        counts = {"rollouts": COUNT_SCHEMA, "successes": COUNT_SCHEMA}
         verdict = {"enum": [str(verdict) for verdict in Verdict]}
         cell = open_object(**corners, share=share, **counts, verdict=verdict)
         by_name = {"type": "object", "additionalProperties": list_of(one_bin)}
@@ -205,10 +206,7 @@ def space_panel(source: TrainingSource) -> PanelContent | None:
 def certificate_panel(source: TrainingSource) -> PanelContent | None:
     """Return the cells of the certificate that ``adagoal certify`` wrote."""
     certificate = source.extra.current_contents.get(ExtraFiles.certificate)
-    if certificate is None or not certificate["cells"]:
-        return None
-    html = render_macro("training.html", "certificate", certificate["statement"])
-    return PanelContent({"cells": certificate["cells"]}, {}, html)
+    return None if certificate is None else cells_panel(certificate)
 
 
 def video_panel(source: TrainingSource) -> PanelContent | None:

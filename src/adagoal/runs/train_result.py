@@ -10,11 +10,11 @@ from typing import Any
 from numpy.typing import NDArray
 
 import adagoal  # see adagoal.runs.result
+from adagoal.certification.certificate import Certification
 from adagoal.core.argument_checks import check_folder_path, check_integer
 from adagoal.core.errors import InputError, Status
 from adagoal.core.file_io import FileContents
 from adagoal.core.types import Floats
-from adagoal.deep.certification import Certification
 from adagoal.deep.goal_envs import EnvSource
 from adagoal.deep.policy import GoalPolicy
 from adagoal.deep.policy_evaluation import Evaluation, evaluate_policy

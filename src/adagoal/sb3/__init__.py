@@ -4,7 +4,8 @@
     model = TD3("MultiInputPolicy", env, replay_buffer_class=HerReplayBuffer)
     model.learn(300_000, callback=ChooseGoals("adagoal-proportional", goals, radius=40))
 
-``EnsembleTD3`` can replace TD3: it is the learner of :mod:`adagoal.deep`.
+``EnsembleTD3`` can replace TD3: it is the learner of :mod:`adagoal.deep`. ``StopWhenCertified`` ends training as soon
+as fresh rollouts certify the policy.
 
 Needs the extra: ``pip install 'adagoal[sb3]'``. The wrapper alone does not import PyTorch.
 """
@@ -19,15 +20,17 @@ from adagoal.core.errors import InputError
 from adagoal.core.installation import install_command
 
 if TYPE_CHECKING:
+    from adagoal.sb3.certified_callback import StopWhenCertified
     from adagoal.sb3.ensemble_td3 import EnsembleTD3, NormalisedFeatures
     from adagoal.sb3.goal_callback import ChooseGoals
     from adagoal.sb3.goal_wrapper import ChosenGoal
 
-__all__ = ["ChooseGoals", "ChosenGoal", "EnsembleTD3", "NormalisedFeatures"]
+__all__ = ["ChooseGoals", "ChosenGoal", "EnsembleTD3", "NormalisedFeatures", "StopWhenCertified"]
 
 
 def __getattr__(name: str) -> Any:
     modules = {"ChooseGoals": "adagoal.sb3.goal_callback", "ChosenGoal": "adagoal.sb3.goal_wrapper"}
+    modules |= {"StopWhenCertified": "adagoal.sb3.certified_callback"}
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     # The wrapper must work without Stable-Baselines3: environment processes import it, and PyTorch takes seconds.

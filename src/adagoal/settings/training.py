@@ -38,11 +38,13 @@ class TrainingOptions:
 class ClaimSettings:
     """What a certification claims about a policy."""
 
-    radius: int = setting_field(
-        help="L: a goal must be reached within this many steps.",
-        details="At most the steps of an episode.",
+    radius: int | None = setting_field(
+        None,
+        "L: a goal must be reached within this many steps.",
+        details="At most the steps of an episode. A trained policy needs it; others play to the end of the episode.",
         low=1,
         high=1_000_000,
+        default_text="the steps of an episode",
     )
     success: float = setting_field(
         0.9, "A cell whose success probability is lower is refuted.", low=0, high=1, closed="(]"
@@ -53,7 +55,7 @@ class ClaimSettings:
     slack: float = setting_field(
         0.05, "Tolerance: a cell is certified for success - slack; 0 needs a number of rollouts.", low=0, high=1
     )
-    halvings: int = setting_field(6, "How often the goal space is halved, at most; 6 make 64 cells.", low=0, high=12)
+    halvings: int = setting_field(6, "How often the space is halved, at most; 6 make 64 cells.", low=0, high=12)
     rollouts: int | None = setting_field(
         None, "Stop after this many rollouts.", low=1, high=10**12, default_text="stop when every cell is decided"
     )

@@ -1,0 +1,208 @@
+"""The engine of a certification: fresh rollouts certify or refute cells of goals or starts, or leave them open.
+
+A value x, a goal or a start, is drawn from its space, and the policy plays an episode for it without noise. Let p(C) be
+the probability of a success (:mod:`adagoal.certification.criteria`), given that x lies in the cell C. With success q
+and slack s,
+
+    C is certified:  p(C) >= q - s          C is refuted:  p(C) < q.
+
+Both hold for all cells at once with probability 1 - delta, at any time and for any adaptive choice of cells:
+
+* The cells are those of a tree that is fixed before the first rollout (:class:`CellTree`). The M levels on which cells
+  are tried get delta / M each, and the 2^k cells of level k share that equally: alpha(C) = delta / (M 2^k). So every
+  cell that could ever be tried has its share.
+* Every rollout is drawn from some cell, and counts for this cell and for the cells below it that hold its value. Given
+  the past and that its value lies in C, it succeeds with probability p(C), because it was drawn from C or from a cell
+  that contains C. So the bets on C are fair, even if an early success was the reason to try C.
+* A cell is certified if betting rejects p(C) <= q - s at level alpha(C), and refuted if it rejects p(C) >= q
+  (:mod:`adagoal.core.confidence_bounds`). For any p(C) at most one of the two can be wrong, so each has all of
+  alpha(C).
+
+A cell is halved when it is refuted (a half of it may still be certified), or after twice the rollouts that certify a
+cell without a failure. Cells that cannot be halved are played on. If s > 0, one of the two tests has a drift for every
+p(C), so every cell is decided after finitely many rollouts.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from adagoal.certification.cell_tree import CellTree, ValueSampler
+from adagoal.certification.certificate import CellVerdict, Certification, Claim, Verdict
+from adagoal.core.confidence_bounds import lower_confidence_bound, rejects_at_most
+from adagoal.core.errors import Status
+from adagoal.core.file_formats import COUNT_SCHEMA, check_json_value, object_schema
+from adagoal.core.random_streams import StreamPurpose, random_stream
+from adagoal.core.types import Bools, Floats
+
+# Rollouts that a worker plays together. A cell gets whole blocks and a block seeds its own starts, so the certificate
+# does not depend on the number of workers.
+ROLLOUTS_PER_BLOCK = 16
+# Blocks of a round, at least: a few open cells get several each, which keeps all workers busy.
+MIN_BLOCKS_PER_ROUND = 8
+# Values that decide where cells are halved: 512 in each of 64 cells.
+SPLIT_SAMPLE_SIZE = 2**15
+PlayFunction = Callable[[Floats, int], Bools]
+"""``play(values [n, V], round) -> [n]``: play an episode for each value; was it a success?"""
+
+_INTEGERS = {"type": "array", "items": COUNT_SCHEMA, "maxItems": 2**14}
+PROGRESS_SCHEMA = object_schema(
+    cells_digest={"type": "string"},
+    round=COUNT_SCHEMA,
+    played=COUNT_SCHEMA,
+    open_cells=_INTEGERS,
+    decided=_INTEGERS,
+    rollouts=_INTEGERS,
+    successes=_INTEGERS,
+)
+
+
+class Certifier:
+    """A certification that can be interrupted, saved and resumed.
+
+    Parameters
+    ----------
+    claim: what to certify.
+    sample: draws goals or starts.
+    seed: of the cells and of all values that are played.
+    tree: the cells, if a sample does not fix them.
+    """
+
+    def __init__(self, claim: Claim, sample: ValueSampler, seed: int, tree: CellTree | None = None) -> None:
+        self.claim, self._sample, self._seed = claim, sample, seed
+        # A stream of its own: values that shaped the cells must not be played, or the bets would not be fair.
+        rng = random_stream(seed, StreamPurpose.CELLS)
+        self.tree = tree or CellTree(sample(rng, SPLIT_SAMPLE_SIZE), claim.halvings)
+        self._counts = _RolloutCounts(claim, self.tree)
+        self.open_cells, self._decided = self.tree.cells_on_level(claim.first_level), list[int]()
+        self._round = self.played = 0
+
+    def run(
+        self, play: PlayFunction, proceed: Callable[[int, int], bool] = lambda open_cells, rollouts: True
+    ) -> Certification:
+        """Play until every cell is decided, the rollouts are spent, or ``proceed(open cells, rollouts)`` is False."""
+        claim, counts = self.claim, self._counts
+        while self.open_cells:
+            # before the round, so a certification never plays more than its budget
+            n_rollouts = [counts.next_rollout_count(cell, len(self.open_cells)) for cell in self.open_cells]
+            if claim.rollouts is not None and self.played + sum(n_rollouts) > claim.rollouts:
+                return self.result(Status.BUDGET)
+            if not proceed(len(self.open_cells), self.played):
+                return self.result(Status.INTERRUPTED)
+            rng = random_stream(self._seed, StreamPurpose.CERTIFIED_GOALS, self._round)
+            draws = zip(self.open_cells, n_rollouts, strict=True)
+            values = np.concatenate([self.tree.draw_values_in_cell(cell, n, self._sample, rng) for cell, n in draws])
+            counts.add_rollouts(np.repeat(self.open_cells, n_rollouts), values, play(values, self._round))
+            newly_decided, self.open_cells = counts.decide_cells(self.open_cells)
+            self._decided += newly_decided
+            self._round, self.played = self._round + 1, self.played + len(values)
+        return self.result(Status.CERTIFIED)
+
+    def result(self, status: Status = Status.INTERRUPTED) -> Certification:
+        """Return the certificate so far."""
+        leaves = [self._counts.summarise_cell(leaf) for leaf in sorted(self._decided + self.open_cells)]
+        if status is Status.CERTIFIED and any(leaf.verdict is Verdict.REFUTED for leaf in leaves):
+            status = Status.DECIDED
+        progress = None if status.finished else self._snapshot()
+        return Certification(status, self.claim, leaves, self.played, progress=progress)
+
+    def _snapshot(self) -> dict[str, Any]:
+        counts = self._counts
+        return {
+            "cells_digest": self.tree.digest(),
+            "round": self._round,
+            "played": self.played,
+            "open_cells": self.open_cells,
+            "decided": self._decided,
+            "rollouts": counts.rollouts.tolist(),
+            "successes": counts.successes.tolist(),
+        }
+
+    def resume(self, progress: Mapping[str, Any]) -> None:
+        """Continue from the ``progress`` of a certificate; raise a ``ValueError`` if it does not fit these cells."""
+        check_json_value(PROGRESS_SCHEMA, progress)
+        rollouts, successes = (np.array(progress[name], np.int64) for name in ("rollouts", "successes"))
+        leaves = [*progress["open_cells"], *progress["decided"]]
+        share = [self.tree.share[cell] if cell < len(self.tree.share) else 0.0 for cell in leaves]
+        if (
+            progress["cells_digest"] != self.tree.digest()
+            or not rollouts.shape == successes.shape == self.tree.share.shape
+            or (successes > rollouts).any()
+            # every value lies in exactly one of the cells that are decided or open
+            or not (all(share) and math.isclose(math.fsum(share), 1.0))
+        ):
+            raise ValueError("the saved progress belongs to other cells")
+        self._counts.rollouts, self._counts.successes = rollouts, successes
+        self.open_cells, self._decided = list(progress["open_cells"]), list(progress["decided"])
+        self._round, self.played = progress["round"], progress["played"]
+
+
+class _RolloutCounts:
+    """Rollouts and successes of every cell of the tree."""
+
+    def __init__(self, claim: Claim, tree: CellTree) -> None:
+        self.claim, self.tree = claim, tree
+        self.rollouts, self.successes = (np.zeros(len(tree.share), np.int64) for _ in range(2))
+        self._rollouts_before_split = [claim.rollouts_before_split(level) for level in range(claim.halvings + 1)]
+
+    def add_rollouts(self, drawn_from: Any, values: Floats, is_success: Bools) -> None:
+        """Count rollouts for the cells ``[n]`` that they were drawn from, and for those below them."""
+        # Not for the cells above: there the values would be drawn more often from some halves than from others.
+        levels = np.array([self.tree.level_of_cell(cell) for cell in drawn_from])
+        previous = np.zeros(len(values), np.int64)
+        for level in range(self.claim.halvings + 1):
+            cells = self.tree.find_cells(values, level)
+            # find_cells repeats a cell that cannot be halved, which must count once
+            new = (levels <= level) & (cells != previous)
+            np.add.at(self.rollouts, cells[new], 1)
+            np.add.at(self.successes, cells[new & is_success], 1)
+            previous = cells
+
+    def cell_verdict(self, cell: int) -> Verdict:
+        """Verdict of the rollouts."""
+        # A p(C) between q - s and q may be both certified and refuted; both are true then, and the first one counts.
+        claim, alpha = self.claim, self.claim.cell_alpha(self.tree.level_of_cell(cell))
+        n, successes = int(self.rollouts[cell]), int(self.successes[cell])
+        if rejects_at_most(successes, n, claim.success - claim.slack, alpha):
+            return Verdict.CERTIFIED
+        # one failure refutes p(C) = 1, without a bet
+        if claim.success == 1.0:
+            return Verdict.REFUTED if successes < n else Verdict.OPEN
+        return Verdict.REFUTED if rejects_at_most(n - successes, n, 1.0 - claim.success, alpha) else Verdict.OPEN
+
+    def decide_cells(self, open_cells: Sequence[int]) -> tuple[list[int], list[int]]:
+        """Return the cells that are decided now, and those that stay open; halve the cells that are due."""
+        decided: list[int] = []
+        still_open: list[int] = []
+        # Halves are judged at once: they have inherited rollouts, which may decide them without another round.
+        left = list(open_cells)
+        while left:
+            cell = left.pop()
+            verdict = self.cell_verdict(cell)
+            is_split_due = self.rollouts[cell] >= self._rollouts_before_split[self.tree.level_of_cell(cell)]
+            if verdict is Verdict.CERTIFIED:
+                decided.append(cell)
+            elif self.tree.can_be_split(cell) and (verdict is Verdict.REFUTED or is_split_due):
+                left += [2 * cell, 2 * cell + 1]
+            else:
+                (decided if verdict is Verdict.REFUTED else still_open).append(cell)
+        return decided, sorted(still_open)
+
+    def next_rollout_count(self, cell: int, n_open: int) -> int:
+        """Rollouts of a cell in the next round: whole blocks, about an eighth of those that it has had."""
+        # growing with the cell, so a cell that takes thousands of rollouts is looked at a few dozen times only
+        return ROLLOUTS_PER_BLOCK * max(
+            math.ceil(MIN_BLOCKS_PER_ROUND / n_open),
+            int(self.rollouts[cell]) // (ROLLOUTS_PER_BLOCK * MIN_BLOCKS_PER_ROUND),
+        )
+
+    def summarise_cell(self, cell: int) -> CellVerdict:
+        tree, alpha = self.tree, self.claim.cell_alpha(self.tree.level_of_cell(cell))
+        n, successes = int(self.rollouts[cell]), int(self.successes[cell])
+        bounds = lower_confidence_bound(successes, n, alpha), 1.0 - lower_confidence_bound(n - successes, n, alpha)
+        box = tree.low[cell], tree.high[cell], float(tree.share[cell])
+        return CellVerdict(self.cell_verdict(cell), *box, n, successes, *bounds)

@@ -1,0 +1,153 @@
+"""What a certification varies: a box, a list or a sampler of goals or starts."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from gymnasium import spaces
+
+from adagoal.certification.cell_tree import CellTree, ValueSampler
+from adagoal.core.errors import EnvironmentFailure, InputError, describe_exception
+from adagoal.core.types import Floats
+
+TREE_SAMPLE_BITS = 15  # 2^15 values fix the cells, as in the engine
+
+
+@dataclass(frozen=True)
+class ValueSpace:
+    """A distribution of values ``[V]``, and the values that fix its cells."""
+
+    sample: ValueSampler
+    names: tuple[str, ...] | None  # of the coordinates, if the user gave names
+    text: str  # for the certificate
+    tree_values: Floats  # [n, V]
+    units: Floats  # the extent of every coordinate, by which the sides of a cell are compared [V]
+    lowest: Floats | None = None  # corner of a box [V]
+
+    @classmethod
+    def from_sampler(cls, sample: ValueSampler, names: tuple[str, ...] | None, text: str) -> ValueSpace:
+        """Return the space of a function that draws values."""
+        # Not a stream of the certification: values that shaped the cells must not be played.
+        values = sample(np.random.default_rng(1), 2**12)
+        return cls(sample, names, text, values, _extent(values))
+
+    def make_tree(self, halvings: int) -> CellTree:
+        """Return the cells."""
+        return CellTree(self.tree_values, halvings, self.units, self.lowest)
+
+    def split_names(self, value: Floats) -> Any:
+        """Return a value in the form of the user: a dictionary if the coordinates have names."""
+        return value if self.names is None else dict(zip(self.names, value.tolist(), strict=True))
+
+
+def make_value_space(argument: str, given: Any) -> ValueSpace:
+    """Make the space of the argument ``goals`` or ``starts``.
+
+    A box is a dictionary ``{name: (low, high)}``, its text ``name=low:high,...``, a pair ``(low, high)`` of arrays or a
+    ``gymnasium.spaces.Box``. The values of a list or array ``[n, V]`` are drawn equally often. A function ``f(rng)``
+    draws one value.
+    """
+    if isinstance(given, str):
+        given = parse_box(argument, given)
+    if isinstance(given, Mapping) and given:
+        ends = [_parse_numbers(argument, given[name], (2,)) for name in given]
+        return _make_box(argument, np.array(ends).T, tuple(map(str, given)))
+    if isinstance(given, spaces.Box):
+        return _make_box(argument, np.stack([given.low.ravel(), given.high.ravel()]).astype(np.float64), None)
+    if isinstance(given, tuple) and len(given) == 2:
+        low, high = (np.atleast_1d(_parse_numbers(argument, end)) for end in given)
+        if low.ndim != 1 or low.shape != high.shape:
+            raise InputError(f"low and high must have the same size, got {low.shape} and {high.shape}", argument)
+        return _make_box(argument, np.stack([low, high]), None)
+    if callable(given):
+        return _make_sampled(argument, given)
+    if isinstance(given, Sequence | np.ndarray) and not isinstance(given, str) and len(given):
+        names = tuple(map(str, given[0])) if isinstance(given[0], Mapping) else None
+        rows = [[row[name] for name in names] for row in given] if names else given
+        values = _parse_numbers(argument, rows)
+        values = values[:, None] if values.ndim == 1 else values.reshape(len(values), -1)
+        digest = hashlib.sha256(values.tobytes()).hexdigest()[:16]
+
+        def draw(rng: np.random.Generator, n: int) -> Floats:
+            return np.asarray(values[rng.integers(len(values), size=n)])
+
+        return ValueSpace(draw, names, f"{len(values)} values, {digest}", values, _extent(values))
+    raise InputError("must be a box {'x': (-2, 2)} or (low, high), a list of values, or a function f(rng)", argument)
+
+
+def parse_box(argument: str, text: str) -> dict[str, tuple[float, float]] | tuple[list[float], list[float]]:
+    """Parse ``x=-2:2,theta=-0.2:0.2``, or ``-2:2,-0.2:0.2`` without names.
+
+    >>> parse_box("starts", "x=-2:2,theta=-0.2:0.2")
+    {'x': (-2.0, 2.0), 'theta': (-0.2, 0.2)}
+    """
+    parts = [part.rpartition("=") for part in text.split(",")]
+    try:
+        ends = [tuple(float(end) for end in interval.split(":")) for _, _, interval in parts]
+        pairs = [(low, high) for low, high in ends]
+    except ValueError:
+        raise InputError(f"must look like x=-2:2,theta=-0.2:0.2, got {text!r}", argument) from None
+    names = [name.strip() for name, _, _ in parts]
+    if not any(names):
+        return [low for low, _ in pairs], [high for _, high in pairs]
+    if not all(names) or len({*names}) < len(names):
+        raise InputError(f"every interval needs a name of its own, got {text!r}", argument)
+    return dict(zip(names, pairs, strict=True))
+
+
+def _make_box(argument: str, ends: Floats, names: tuple[str, ...] | None) -> ValueSpace:
+    low, high = ends
+    if not (np.isfinite(ends).all() and (low <= high).all()):
+        raise InputError(f"low must be at most high, and both finite, got {low.tolist()} and {high.tolist()}", argument)
+    V = len(low)
+    # A lattice cuts a box at its exact middles; the last lattice point of every half is its upper end.
+    side = 2 ** (TREE_SAMPLE_BITS // V)
+    axes = [np.linspace(a, b, side + 1)[1:] for a, b in ends.T]
+    lattice = np.stack([axis.ravel() for axis in np.meshgrid(*axes, indexing="ij")], 1)
+    texts = [f"{a:g}:{b:g}" for a, b in ends.T]
+    text = ",".join([f"{name}={part}" for name, part in zip(names, texts, strict=True)] if names else texts)
+
+    def draw(rng: np.random.Generator, n: int) -> Floats:
+        return rng.uniform(low, high, (n, V))
+
+    # with more than 15 coordinates the lattice would be a single point
+    tree_values = lattice if side > 1 else draw(np.random.default_rng(1), 2**TREE_SAMPLE_BITS)
+    return ValueSpace(draw, names, text, tree_values, _extent(ends), low)
+
+
+def _make_sampled(argument: str, function: Any) -> ValueSpace:
+    def call(rng: np.random.Generator) -> Any:
+        try:
+            return function(rng)
+        except Exception as error:
+            raise EnvironmentFailure(f"the function raised {describe_exception(error)}", argument) from error
+
+    first = call(np.random.default_rng(0))
+    names = tuple(map(str, first)) if isinstance(first, Mapping) else None
+
+    def draw(rng: np.random.Generator, n: int) -> Floats:
+        rows = [call(rng) for _ in range(n)]
+        values = _parse_numbers(argument, [[row[name] for name in names] for row in rows] if names else rows)
+        return values.reshape(n, -1)
+
+    return ValueSpace.from_sampler(draw, names, getattr(function, "__qualname__", "function"))
+
+
+def _extent(values: Floats) -> Floats:
+    size = np.ptp(values, 0)
+    # a coordinate that does not vary is never cut, whatever its unit
+    return np.where(size > 0.0, size, 1.0)
+
+
+def _parse_numbers(argument: str, value: Any, shape: tuple[int, ...] | None = None) -> Floats:
+    try:
+        numbers = np.asarray(value, np.float64)
+    except (TypeError, ValueError):
+        numbers = np.full(1, np.nan)
+    if not np.isfinite(numbers).all() or (shape is not None and numbers.shape != shape):
+        raise InputError(f"must be finite numbers{' low, high' if shape else ''}, got {str(value)[:60]}", argument)
+    return numbers
