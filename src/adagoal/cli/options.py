@@ -287,6 +287,21 @@ def goal_states_option(name: str) -> Decorator:
     )
 
 
+def _parse_avoided(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> list[int | str] | None:
+    # A label may hold commas, so only numbers are split.
+    parts = [part for text in values for part in (text.split(",") if text.replace(",", "").isdigit() else [text])]
+    return [int(part) if part.isdigit() else part for part in parts if part] or None
+
+
+avoid_option = click.option(
+    "--avoid",
+    metavar="STATE,...|LABEL",
+    multiple=True,
+    callback=_parse_avoided,
+    help="With --within: states that must not be entered on the way, or a label; repeatable.",
+)
+
+
 def goal_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add the options that say what the goals are; :func:`take_goals_argument` reads them."""
     for option in (

@@ -52,6 +52,7 @@ class EpisodePlan(NamedTuple):
     stop_at_new_state: bool
     n_actions: int
     start: int
+    reset_ends_episode: bool
 
 
 class EpisodeEnv(Protocol):
@@ -92,6 +93,7 @@ def make_episode_plan(plan: ExplorationPlan, weights: Floats, n_actions: int, st
         stop_at_new_state,
         n_actions,
         start,
+        plan.reset_ends_episode,
     )
 
 
@@ -150,6 +152,10 @@ def play_episodes(env: Any, plan: EpisodePlan, position: Any, rng: Any, max_step
                 break
             continue
         action = plan.n_actions if must_reset(env, state) else choose_action(env, plan, state, column, episode_steps)
+        # In the start it cannot end the episode: without a step in between, the loop would never return.
+        if action == plan.n_actions and plan.reset_ends_episode and state != plan.start:
+            episode_steps = plan.max_episode_steps
+            continue
         if action == plan.n_actions:
             next_state, event = reset_from(env, state), NO_EVENT
         else:

@@ -22,10 +22,12 @@ def _describe(schema: dict[str, Any], text: str) -> dict[str, Any]:
 
 
 def _settings_schema() -> dict[str, Any]:
+    avoided = {"type": "array", "items": {"type": ["integer", "string"], "minimum": 0, "maxLength": 10_000}}
     return settings_json_schema(
         ExplorationSettings,
         declared_settings(ExplorationSettings),
         goal_space=_describe(nullable_schema(_states_schema()), "goals that are single states; null: all states"),
+        avoid=_describe(nullable_schema(avoided), "states and labels to avoid; null: none"),
         goal_sets=_describe(nullable_schema({"type": "object"}), "description of goals that are not single states"),
     )
 

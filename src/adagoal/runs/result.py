@@ -203,7 +203,7 @@ class Result:
         finder = None
         if self.view.start is not None:
             finder = StateFinder(self.view, self.arrays.get("observations"), self.n_states)
-        return Policy(number, table, self.reset_action, finder)
+        return Policy(number, table, self.reset_action, finder, one_attempt=self.setting.within is not None)
 
     def _goal_number(self, goal: int | str) -> int:
         return self.goal(goal) if isinstance(goal, str) else goal
@@ -431,8 +431,10 @@ def settings_from_json(data: Mapping[str, Any]) -> ExplorationSettings:
     """Return the settings among the entries of a checkpoint or a ``result.json``."""
     fields = {name: data[name] for name in ExplorationSettings.__dataclass_fields__}
     # A tuple again, because settings are compared with those of the caller.
-    goal_space = fields.pop("goal_space")
-    return ExplorationSettings(**fields, goal_space=None if goal_space is None else tuple(goal_space))
+    lists = {name: fields.pop(name) for name in ("goal_space", "avoid")}
+    return ExplorationSettings(
+        **fields, **{name: None if items is None else tuple(items) for name, items in lists.items()}
+    )
 
 
 def _result_from_json(data: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> Result:
