@@ -26,8 +26,8 @@ from adagoal.core.types import Bools
 from adagoal.loop import run_exploration, run_self_directed
 
 if TYPE_CHECKING:
-    from adagoal.reachability.estimates import KernelSets
     from adagoal.baselines.self_directed import SelfDirectedMethod
+    from adagoal.reachability.estimates import KernelSets
 
 
 class ReachTarget(NamedTuple):

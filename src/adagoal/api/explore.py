@@ -115,6 +115,7 @@ def explore(
     if (radius is None) == (within is None):
         raise InputError("give either radius, or within and probability", "radius")
     check_arguments(ExplorationSettings, within=within)
+    L: Any = radius if within is None else within
     with _open_env(env_argument, env_args or {}, start_seed, max_states, step_timeout, workers, engine, address) as (
         world,
         name,
@@ -125,7 +126,7 @@ def explore(
             method=method,
             method_args=method_args or {},
             goal_rule=goal_rule if isinstance(goal_rule, str) else getattr(goal_rule, "__name__", "custom"),
-            radius=radius if within is None else within,
+            radius=L,
             within=within,
             probability=probability,
             avoid=avoided,

@@ -58,13 +58,14 @@ def _exploration_lines(folder: Path, top: int, width: int) -> Iterator[str]:
     yield click.wrap_text(str(make_headline(result)), width)
     # the intervals of a void run mean nothing
     rows = [row for row in result.table() if row["within"] and result.status is not Status.VOID]
-    rows.sort(key=lambda row: (row["lower"], row["goal"]))
+    measure = result.measure
+    rows.sort(key=measure.sort_key)
     bars = []
     for row in rows[:top]:
         lower, upper = row["lower"], row["upper"]
         numbers = f"{lower:.2f} to {upper:.2f}" if math.isfinite(upper) else f"{lower:.2f} or more"
         bars.append((row["label"], numbers + " open" * row["open"], lower, upper))
-    yield from _draw_bars(bars, width, result.radius, f"radius {result.radius:g}")
+    yield from _draw_bars(bars, width, measure.threshold, measure.threshold_text)
     if len(rows) > top:
         yield click.wrap_text(f"{len(rows) - top} more: adagoal show {quote(str(folder))} --top {len(rows)}", width)
 

@@ -216,7 +216,8 @@ def play(folder: Path, as_json: bool, **given: Any) -> None:
     if as_json:
         click.echo(json.dumps([trial.to_dict() for trial in trials], indent=1))
     else:
-        bounds = "certified steps" if result.guarantee else "estimated steps"
+        quantity = "steps" if result.setting.within is None else "probability"
+        bounds = f"{'certified' if result.guarantee else 'estimated'} {quantity}"
         table = Table("goal", "", bounds, "measured", "99% interval", "", box=None, pad_edge=False)
         for trial in trials:
             low, high = trial.interval
@@ -284,7 +285,7 @@ def _print_goals(result: Result, folder: Path, most: int = 10) -> None:
     """Print the first goals with their intervals, and the command that lists all."""
     rows = [row for row in result.table() if row["within"] and result.status is not errors.Status.VOID]
     for row in rows[:most]:
-        upper = f"to {row['upper']:.2f} steps" if math.isfinite(row["upper"]) else "steps or more"
+        upper = f"to {row['upper']:.2f}{result.measure.unit}" if math.isfinite(row["upper"]) else "steps or more"
         click.echo(f"  {row['label']}: {row['lower']:.2f} {upper}{', open' if row['open'] else ''}")
     if len(rows) > most:
         click.echo(f"  ... and {len(rows) - most} more: adagoal export {quote(str(folder))} --format csv lists all")

@@ -18,8 +18,8 @@ class Policy:
     T = 1 is a stationary policy. T = H is the paper's non-stationary policy (Algorithm ``algo``, output): the actions
     of stages 1 to H, then the reset, and again from stage 1. Calling the policy with a state returns the action and,
     for T > 1, advances its clock. A reset that the table itself chooses does not change the clock, unless
-    ``one_attempt``: then the policy has given the attempt up, and the next one begins. ``policy(state, step)`` reads the
-    table at a step (0, 1, ...) and leaves the clock alone.
+    ``one_attempt``: then the policy has given the attempt up, and the next one begins. ``policy(state, step)`` reads
+    the table at a step (0, 1, ...) and leaves the clock alone.
 
     >>> policy = result.policy(goal)
     >>> action = policy.act(observation)

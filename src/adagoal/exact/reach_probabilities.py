@@ -1,8 +1,8 @@
 """Exact probabilities of reaching goals within k steps of a known model, and the audit of a result about them.
 
 With t steps left, h_t = 1 on the goal, 0 in states to avoid and in terminal states outside the goal, and elsewhere
-h_t(s) = max_a sum_{s'} p(s' | s, a) h_{t-1}(s') with h_0 = 0. There is no reset: an attempt has k steps. The sums have k
-terms per state, all of them between 0 and 1, so rounding is the only error.
+h_t(s) = max_a sum_{s'} p(s' | s, a) h_{t-1}(s') with h_0 = 0. There is no reset: an attempt has k steps. Rounding is
+the only error.
 
 The audit checks, for the goals X with policies pi_g, the probability p and the accuracy epsilon,
 
@@ -110,7 +110,6 @@ def audit_probabilities(
                 failures=tuple(text for text, failed in failures.items() if failed),
             )
         )
-    holds = [
-        all(not any(text.startswith(name) for text in row.failures) for row in rows) for name in ("C1", "C2", "cert")
-    ]
-    return Audit(*holds, float(within), epsilon, tuple(rows), "P")
+    failed = {text.partition(":")[0] for row in rows for text in row.failures}
+    holds = [name not in failed for name in ("C1", "C2", "certificate")]
+    return Audit(holds[0], holds[1], holds[2], float(within), epsilon, tuple(rows), "P")

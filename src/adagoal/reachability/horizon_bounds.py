@@ -14,7 +14,6 @@ Goals are innermost, so every inner loop is a vector operation.
 
 from __future__ import annotations
 
-import math
 from typing import NamedTuple
 
 import numba
@@ -42,7 +41,7 @@ def pair_bounds(x, model, up, low, out):  # type: ignore[no-untyped-def]
     raise NotImplementedError  # Numba replaces it by one of the two overloads
 
 
-@overload(pair_bounds, inline="never", jit_options=VECTOR_MATH_OPTIONS)
+@overload(pair_bounds, jit_options=VECTOR_MATH_OPTIONS)  # type: ignore[arg-type]
 def _choose_pair_bounds(x, model, up, low, out):  # type: ignore[no-untyped-def]
     # Chosen while compiling, by the kind of model: an EmpiricalModel has balls, a RobustModel intervals.
     return _ball_bounds if "p_split" in model.fields else _interval_bounds
@@ -102,7 +101,7 @@ def bound_probabilities(model, goals, explore, proven):  # type: ignore[no-untyp
                     if model.support[x] == 0:
                         out[0], out[1] = 1.0, 0.0
                     else:
-                        pair_bounds(x, model, after[0], after[1], out)
+                        pair_bounds(x, model, after[0], after[1], out)  # type: ignore[no-untyped-call]
                     for j in range(B):
                         # Where nothing is proved, the policy follows the optimistic one.
                         if out[0, j] > best[0, j]:

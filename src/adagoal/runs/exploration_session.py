@@ -164,7 +164,7 @@ class ExplorationSession:
         return result
 
     def describe_result(self, result: Result) -> str:
-        return f"the answer ({result.status}, {len(result.goals)} goals within {result.radius:g} steps)"
+        return f"the answer ({result.status}, {len(result.goals)} goals {result.measure.scope})"
 
     def is_save_due(self, folder: RunFolder) -> bool:
         """Return True if it is time for a checkpoint, and the environment can be restored to this moment."""

@@ -23,6 +23,7 @@ from adagoal.envs import model_sources
 from adagoal.envs.model import TabularMDP
 from adagoal.runs.exploration_schemas import POLICIES_SCHEMA, RESULT_SCHEMA, RUN_CHECKPOINT_SCHEMA
 from adagoal.runs.folder_reader import MANIFEST_FORMAT, FolderFiles, RunKind, SavedRun, read_saved_run
+from adagoal.runs.measure import Measure, measure_of
 from adagoal.runs.result_text import result_to_html
 from adagoal.runs.run_folder import open_locked_folder
 from adagoal.runs.state_metadata import StateFinder, StateMetadata, read_state_metadata
@@ -30,7 +31,11 @@ from adagoal.settings.exploration import ExplorationSettings
 
 
 class Certificate(NamedTuple):
-    """Bounds on expected steps from s0: the best policy needs at least ``lower``, the returned at most ``upper``."""
+    """Bounds on expected steps from s0: the best policy needs at least ``lower``, the returned at most ``upper``.
+
+    In a run with ``within``, bounds on probabilities: the returned policy has at least ``lower``, none more than
+    ``upper``.
+    """
 
     lower: float
     upper: float
@@ -95,11 +100,24 @@ class Result:
 
     def __repr__(self) -> str:
         problem = f"{self.setting.env} within {self.setting.radius} steps"
+        if self.setting.probability is not None:
+            problem += f" with probability {self.setting.probability:g}"
         outcome = f"{len(self.goals)} goals, {len(self.open_goals)} of them open"
         return f"<Result of {problem}, {self.status}: {outcome}, after {self.steps:,} steps>"
 
     def _repr_html_(self) -> str:
         return result_to_html(self)
+
+    @property
+    def measure(self) -> Measure:
+        """What the bounds measure: expected steps, or probabilities in a run with ``within``.
+
+        Examples
+        --------
+        >>> result.measure.quantity
+        'expected steps'
+        """
+        return measure_of(self)
 
     def goal(self, goal: int | str) -> int:
         """Return the number of a goal given by its number or its name.
@@ -431,10 +449,8 @@ def settings_from_json(data: Mapping[str, Any]) -> ExplorationSettings:
     """Return the settings among the entries of a checkpoint or a ``result.json``."""
     fields = {name: data[name] for name in ExplorationSettings.__dataclass_fields__}
     # A tuple again, because settings are compared with those of the caller.
-    lists = {name: fields.pop(name) for name in ("goal_space", "avoid")}
-    return ExplorationSettings(
-        **fields, **{name: None if items is None else tuple(items) for name, items in lists.items()}
-    )
+    goal_space, avoid = (None if data[name] is None else tuple(data[name]) for name in ("goal_space", "avoid"))
+    return ExplorationSettings(**{**fields, "goal_space": goal_space, "avoid": avoid})
 
 
 def _result_from_json(data: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> Result:

@@ -117,9 +117,9 @@ class ExplorationSettings:
             given = {"probability": self.probability, "avoid": self.avoid}
             for name, value in given.items():
                 if value is not None:
-                    raise InputError("needs within, the number of steps", name)
+                    raise InputError("needs the number of steps as well (within)", name)
         elif self.probability is None:
-            raise InputError("needs probability, for instance 0.9", "within")
+            raise InputError("needs a probability as well, for instance 0.9", "within")
         elif self.epsilon >= 1:
             raise InputError(f"must be below 1 with within, for instance 0.1; got {self.epsilon:g}", "epsilon")
         elif self.radius != self.within:

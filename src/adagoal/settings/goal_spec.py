@@ -209,8 +209,9 @@ def avoided_states(
     items, mask = set(items), np.zeros(n_states, bool)
     mask[[item for item in items if isinstance(item, int)]] = True
     mask[[s for s, label in enumerate(labels[:n_states]) if label in items]] = True
-    for name in items & set(named_sets):
-        mask |= named_sets[name]
+    for name, states in named_sets.items():
+        if name in items:
+            mask |= states
     return mask
 
 
