@@ -68,7 +68,7 @@ def map_panel(source: ExplorationSource) -> PanelContent:
     values = {
         "guarantee": result.guarantee,
         "within": result.setting.within,
-        **{name: getattr(result.measure, name) for name in ("quantity", "unit", "threshold", "top", "beyond", "sign")},
+        "measure": result.measure._asdict(),
         "epsilon": result.setting.epsilon,
         "steps": result.steps,
         "reset": result.reset_action,

@@ -67,7 +67,7 @@ function findPlaces(d) {
   page.places.forEach((place, i) => {
     for (const s of place.states) page.at[s] = i;
     const goals = place.states.flatMap(s => page.goalsAt[s]);
-    place.goal = goals.length ? goals.reduce((a, b) => d.facts.sign * (d.lower[b] - d.lower[a]) < 0 ? b : a) : -1;
+    place.goal = goals.length ? goals.reduce((a, b) => d.facts.measure.sign * (d.lower[b] - d.lower[a]) < 0 ? b : a) : -1;
   });
 }
 
@@ -76,7 +76,7 @@ addPanel({
     const before = page.previous, goal = before && page.goal >= 0 ? before.goal[page.goal] : -1;
     const atEnd = !before || page.moment === before.moment_steps.length - 1;
     page.model = new Model(data);
-    STANDS[BEYOND] = data.facts.beyond;
+    STANDS[BEYOND] = data.facts.measure.beyond;
     findPlaces(data);
     page.goal = page.row[goal] ?? linkedGoal() ?? firstGoal(data);
     page.moment = atEnd ? last() : Math.min(page.moment, last());

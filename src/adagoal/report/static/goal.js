@@ -58,7 +58,7 @@ function describePath(policy, walk) {
   if (!policy) {
     $("path-text").textContent = d.policy_row[page.goal] < 0 && d.stand[page.goal] !== BEYOND
       ? `The policy of this goal is not in this file. Open the run with: ${$("watch").textContent}`
-      : `Goals ${d.facts.beyond} have no policy.`;
+      : `Goals ${d.facts.measure.beyond} have no policy.`;
     return;
   }
   const names = walk.slice(0, 12).map(label).join(" → ") + (walk.length > 12 ? " → …" : "");
@@ -72,14 +72,14 @@ function drawGoal() {
   const now = at(g, page.moment), end = page.moment === last();
   $("goal-title").textContent = `Goal ${named(g)}`;
   $("interval-text").textContent = now.stand === UNSEEN ? "not seen yet at this time"
-    : Number.isFinite(now.upper) ? `${round(now.lower, 3)} to ${round(now.upper, 3)} ${d.facts.quantity}`
-    : `at least ${round(now.lower, 3)} ${d.facts.quantity}; no upper bound yet`;
-  plots.shrink.left[0].axis_label = d.facts.within ? d.facts.quantity : "expected steps to the goal";
+    : Number.isFinite(now.upper) ? `${round(now.lower, 3)} to ${round(now.upper, 3)} ${d.facts.measure.quantity}`
+    : `at least ${round(now.lower, 3)} ${d.facts.measure.quantity}; no upper bound yet`;
+  plots.shrink.left[0].axis_label = d.facts.within ? d.facts.measure.quantity : "expected steps to the goal";
   const known = Number.isNaN(d.error[g]) ? "" : `, error at most ${round(d.error[g], 3)}`;
   $("goal-text").textContent = `${STANDS[now.stand]}${end ? known : ""}; chosen in ${plural(now.chosen, "episode")}`
     + (end ? `, reached in ${whole(d.reached[g])}; ${plural(visits(g), "visit")}` : " until then");
   const moments = [...Array(last() + 1).keys()].filter(f => at(g, f).stand !== UNSEEN);
-  const top = Math.max((d.facts.within ? 1 : 2) * d.facts.top, Number.isFinite(d.upper[g]) ? d.upper[g] : 0);
+  const top = Math.max((d.facts.within ? 1 : 2) * d.facts.measure.top, Number.isFinite(d.upper[g]) ? d.upper[g] : 0);
   const band = {x: [], low: [], high: []};
   moments.forEach((f, i) => {  // what was known holds until the next moment
     for (const t of i + 1 < moments.length ? [f, moments[i + 1]] : [f]) {
@@ -89,14 +89,14 @@ function drawGoal() {
     }
   });
   fill("band", band);
-  const highest = Math.max(...moments.map(f => at(g, f).upper).filter(Number.isFinite), d.facts.threshold);
+  const highest = Math.max(...moments.map(f => at(g, f).upper).filter(Number.isFinite), d.facts.measure.threshold);
   setRange(plots.shrink, [Math.max(d.moment_steps[moments[0]] ?? 1, 1), Math.max(d.facts.steps, 2)], [0, 1.1 * Math.min(highest, top)]);
   part("now-shrink").location = Math.max(d.moment_steps[page.moment], 1);
-  part("radius-shrink").location = d.facts.threshold;
+  part("radius-shrink").location = d.facts.measure.threshold;
 }
 
 /* Steps after which the page ends an episode. */
-const maxSteps = () => page.data.facts.within ?? Math.ceil(50 * page.data.facts.top) + 1000;
+const maxSteps = () => page.data.facts.within ?? Math.ceil(50 * page.data.facts.measure.top) + 1000;
 
 function stopAgent() {
   if (page.walking) clearInterval(page.walking);

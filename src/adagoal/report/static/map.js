@@ -39,7 +39,7 @@ function valueOf(place) {
   if (measure === "choices") return goals.reduce((sum, k) => sum + k.chosen, 0);
   const known = goals.filter(k => k.stand !== UNSEEN);
   if (!known.length) return NaN;
-  const best = known.reduce((a, b) => d.facts.sign * (b.lower - a.lower) < 0 ? b : a);
+  const best = known.reduce((a, b) => d.facts.measure.sign * (b.lower - a.lower) < 0 ? b : a);
   if (measure === "stand") return best.stand;
   if (best.stand === BEYOND) return -1;
   return measure === "width" ? best.upper - best.lower : best[measure];
@@ -48,7 +48,7 @@ function valueOf(place) {
 function colours(values, tint) {
   const d = page.data, top = Math.max(...values.filter(Number.isFinite), 0);
   const ways = {
-    lower: v => v / d.facts.top, upper: v => v / d.facts.top,
+    lower: v => v / d.facts.measure.top, upper: v => v / d.facts.measure.top,
     width: v => v / Math.max(top, 1e-9), visits: v => Math.log1p(v) / Math.log1p(Math.max(top, 1)),
     choices: v => Math.sqrt(v / Math.max(top, 1)),
   };
@@ -67,8 +67,8 @@ function legend(top, stands, tint) {
   const d = page.data, box = $("legend");
   if (measure === "stand") { box.replaceChildren(...STANDS.map((text, i) => swatch(stands[i], text))); return; }
   const counted = measure === "visits" || measure === "choices";
-  const high = counted ? whole(top) : measure === "width" ? round(top) : round(d.facts.top, 1);
-  box.replaceChildren("0", rampBar(), high + (counted ? "" : d.facts.unit),
+  const high = counted ? whole(top) : measure === "width" ? round(top) : round(d.facts.measure.top, 1);
+  box.replaceChildren("0", rampBar(), high + (counted ? "" : d.facts.measure.unit),
     ...(counted ? [] : [swatch(tint.beyond, "beyond"), swatch(tint.unseen, "no bound yet")]),
     ...(fine() ? [] : [swatch(`linear-gradient(to right, ${tint.orange} 30%, transparent 30%)`, "orange edge: open")]));
 }
@@ -90,7 +90,7 @@ function drawMap() {
 }
 
 function interval(k) {
-  return k.stand === UNSEEN ? "never seen" : `${round(k.lower)} to ${round(k.upper)}${page.data.facts.unit}, ${STANDS[k.stand]}`;
+  return k.stand === UNSEEN ? "never seen" : `${round(k.lower)} to ${round(k.upper)}${page.data.facts.measure.unit}, ${STANDS[k.stand]}`;
 }
 
 /* The moment in time, in words. */
