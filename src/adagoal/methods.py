@@ -109,17 +109,20 @@ def build_bpi_ucbvi(p: ExplorationProblem, constants: str = "paper", horizon: in
     return BPI(*_baseline_arguments(p), constants, horizon)
 
 
-def build_intervals(
-    p: ExplorationProblem, bound: str = "clopper-pearson", branching: int | None = None
-) -> PlanningEstimates:
-    """Interval MDPs and L1 balls, as model checkers use them, with robust value iteration; certified. bound:
+def build_intervals(p: ExplorationProblem, bound: str = "betting", branching: int | None = None) -> PlanningEstimates:
+    """Interval MDPs and L1 balls, as model checkers use them, with robust value iteration; certified. bound: betting,
     clopper-pearson, hoeffding or weissman. branching: no pair has more than this many successors, if you know it.
     """
-    from adagoal.baselines.interval_mdp import INTERVAL_BOUNDS, IntervalEstimates
+    from adagoal.baselines.interval_mdp import INTERVAL_BOUNDS, FixedSampleSets, IntervalEstimates
 
     if bound not in list(INTERVAL_BOUNDS):
         raise InputError(f"bound must be one of {', '.join(INTERVAL_BOUNDS)}, got {bound!r}", "method_args")
     _check_branching(p.env, branching)
+    if p.reach is not None:
+        pairs, widest = p.env.pair_bound, branching or p.env.state_bound
+        return _bound_probabilities(
+            "intervals", p, lambda delta: FixedSampleSets(p.counts, pairs, delta, widest, bound)
+        )
     data, rest = (p.counts, p.env.state_bound, p.L, p.epsilon), (p.goal_space, bound, branching, p.env.pair_bound)
     return _account_for_reset(p, lambda delta: IntervalEstimates(*data, delta, *rest))
 
@@ -198,7 +201,7 @@ METHODS = {
     "lae": declare_baseline("lae", "LAE", needs_known_size=True),
     "gosprl": Method(build_gosprl, run_self_directed, uses_goal_rule=False, needs_known_size=True),
     "bpi-ucbvi": Method(build_bpi_ucbvi, needs_known_size=True),
-    "intervals": Method(build_intervals, radius_can_grow=True, supports_action_masks=True),
+    "intervals": Method(build_intervals, radius_can_grow=True, supports_probabilities=True, supports_action_masks=True),
     "likelihood": Method(build_likelihood, radius_can_grow=True),
     "vtr-pooled": Method(build_vtr_pooled, radius_can_grow=True),
     "vtr": Method(build_vtr),

@@ -49,6 +49,9 @@ class KernelSets(Protocol):
     def model(self) -> EmpiricalModel | RobustModel:
         """Return the sets in the form that the recursion reads."""
 
+    def next_counts(self) -> Longs | None:
+        """Return [X] the counts at which a rollout must end; None if any counts will do."""
+
     def state(self) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
         """Return arrays and JSON facts for a checkpoint."""
 
@@ -163,7 +166,9 @@ class ReachProbabilities:
         """Return the policies of U."""
         c = self.counts
         steps = int(c.visits.sum())
-        thresholds = np.maximum(PAIR_GROWTH * c.n, steps // 1000 + 16)
+        thresholds = self.sets.next_counts()
+        if thresholds is None:
+            thresholds = np.maximum(PAIR_GROWTH * c.n, steps // 1000 + 16)
         max_steps = max(int(STEP_GROWTH * steps), 500)
         own = np.append(np.where(self.column > 0, np.arange(len(self.column)), OTHER_GOALS), -1)
         goals_of_states = own[self.space.goals_of_states]

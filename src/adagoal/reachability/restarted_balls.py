@@ -65,6 +65,9 @@ class RestartedBalls(ConfidenceSets):
         """Take in new counts; return False if there are none."""
         return self.update_radii()
 
+    def next_counts(self) -> None:
+        """Return None: the events hold at all times, so any counts will do."""
+
     def model(self) -> EmpiricalModel:
         """Return centres, radii and unseen mass of all pairs."""
         return self.empirical_model()
