@@ -1,7 +1,7 @@
 """The events behind probabilities: balls that restart while a pair is tried (docs/probabilities.md, lemma P1).
 
 Lemma 2 restarts at every new successor and then pays (o - 1)/2 ln n for not knowing where the truth lies. Here a pair
-restarts again whenever it has been tried four times as often: the counts c0 before the restart become the prior, and
+restarts again whenever it has been tried eight times as often: the counts c0 before the restart become the prior, and
 the price falls to (o - 1)/2 ln(n / |c0|) and the logarithm of the share of the restart.
 """
 
@@ -28,7 +28,7 @@ from adagoal.core.transition_data import MAX_TRANSITIONS
 from adagoal.core.types import Longs
 from adagoal.planning.model_arrays import EmpiricalModel
 
-RESTART_FACTOR = 4  # growth of n between two restarts: less costs shares of delta, more costs a larger regret
+RESTART_FACTOR = 8  # growth of n between two restarts: less costs shares of delta, more costs a larger regret
 FIRST_RESTART = 64  # tries before the first restart, which a pair with few tries could not pay
 
 
