@@ -173,11 +173,11 @@ def test_known_branching_is_cheaper_and_a_wrong_one_is_noticed():
 
 
 def test_an_unknown_bound_is_one_line():
-    with pytest.raises(adagoal.InputError, match="bound must be one of hoeffding, clopper-pearson, weissman, got 'x'"):
+    with pytest.raises(adagoal.InputError, match="bound must be one of hoeffding, clopper-pearson, weissman, betting, got 'x'"):
         adagoal.explore("chain", 4, method="intervals", method_args={"bound": "x"})
 
 
-@pytest.mark.parametrize(("radius", "bound"), [(10, "clopper-pearson"), ("auto", "weissman")])
+@pytest.mark.parametrize(("radius", "bound"), [(10, "clopper-pearson"), ("auto", "weissman"), (10, "betting")])
 def test_resume_is_bit_for_bit(radius, bound, tmp_path, monkeypatch):
     """A run that is resumed from any checkpoint has the same result: the samples are restored."""
     arguments = {"method": "intervals", "method_args": {"bound": bound}, "seed": 3, "budget": 30_000}
