@@ -133,12 +133,12 @@ class IntervalEstimates(GoalTable):
         """Add new states and goals, and sample pairs that have reached a grid point."""
         self.add_rows()
         self.add_columns()
-        if self.sample_sets.update_sets():
+        if self.sample_sets.update():
             self.stale[:] = True
 
     def _sweep_block(self, block: Longs) -> None:
         """Update both bounds of the columns of the block."""
-        model, start, order = self.sample_sets.robust_model(), self.counts.start, np.flatnonzero(self.counts.seen)
+        model, start, order = self.sample_sets.model(), self.counts.start, np.flatnonzero(self.counts.seen)
         # At most 20 sweeps: the next plan continues from these bounds.
         max_sweeps = 20
         setting = GoalBlock(order, self.block_columns(block), self.cap, True, max_sweeps, tolerance=1e-3 * self.epsilon)
@@ -260,7 +260,7 @@ class FixedSampleSets:
         """Counts [X] at which the pairs are sampled next."""
         return SAMPLE_GRID[np.searchsorted(SAMPLE_GRID, self.counts.n, side="right")]
 
-    def update_sets(self) -> bool:
+    def update(self) -> bool:
         """Sample the pairs that have reached a grid point; return False if no pair has."""
         counts = self.counts
         self._grow_arrays()
@@ -281,14 +281,6 @@ class FixedSampleSets:
         self.sampled_counts[pairs] = counts.count[pairs]
         self._compute_ends(pairs)
         return True
-
-    def update(self) -> bool:
-        """Do what :meth:`update_sets` does: the name of a :class:`~adagoal.reachability.estimates.KernelSets`."""
-        return self.update_sets()
-
-    def model(self) -> RobustModel:
-        """Do what :meth:`robust_model` does."""
-        return self.robust_model()
 
     def next_counts(self) -> Longs | None:
         """Return the counts at which a pair must be sampled; None for any."""
@@ -320,7 +312,7 @@ class FixedSampleSets:
         self.sampled_counts[:pairs, :width] = count
         self._compute_ends(np.flatnonzero(n))
 
-    def robust_model(self) -> RobustModel:
+    def model(self) -> RobustModel:
         """Return the sets in the form that sweeps read."""
         counts, n = self.counts, np.maximum(self.sampled_counts.sum(axis=1), 1)
         support = (self.sampled_counts > 0).sum(axis=1).astype(np.int32)

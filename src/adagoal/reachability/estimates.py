@@ -171,7 +171,10 @@ class ReachProbabilities:
             thresholds = np.maximum(PAIR_GROWTH * c.n, steps // 1000 + 16)
         max_steps = max(int(STEP_GROWTH * steps), 500)
         own = np.append(np.where(self.column > 0, np.arange(len(self.column)), OTHER_GOALS), -1)
-        goals_of_states = own[self.space.goals_of_states]
+        # A state to avoid never counts as reached.
+        goals_of_states = np.where(
+            self._avoided(c.n_states)[:, None], -1, own[self.space.goals_of_states[: c.n_states]]
+        )
         return ExplorationPlan(
             self.explore, self.goal_state, self.within, thresholds, goals_of_states, max_steps, reset_ends_episode=True
         )

@@ -62,7 +62,7 @@ class RestartedBalls(ConfidenceSets):
             self.restarts = np.pad(self.restarts, ((0, 0), room))
 
     def update(self) -> bool:
-        """Take in new counts; return False if there are none."""
+        """Take in new counts; return False if nothing was counted since the last update."""
         return self.update_radii()
 
     def next_counts(self) -> None:

@@ -29,7 +29,7 @@ function firstGoal(d) {
   const all = [...d.goal.keys()], full = all.filter(g => d.policy_row[g] >= 0 && Number.isFinite(d.upper[g]));
   const goals = full.length ? full : all, open = goals.filter(g => d.stand[g] === OPEN);
   const most = (among, value) => among.reduce((a, b) => value(b) > value(a) ? b : a, among[0] ?? -1);
-  return open.length ? most(open, g => d.error[g]) : most(goals, g => d.upper[g]);
+  return open.length ? most(open, g => d.error[g]) : most(goals, g => d.facts.measure.sign * d.upper[g]);
 }
 
 let linkTimer = null;

@@ -69,11 +69,12 @@ function describePath(policy, walk) {
 function drawGoal() {
   const d = page.data, g = page.goal;
   if (g < 0) return;
+  const what = (d.facts.within ? ", " : " ") + d.facts.measure.quantity;
   const now = at(g, page.moment), end = page.moment === last();
   $("goal-title").textContent = `Goal ${named(g)}`;
   $("interval-text").textContent = now.stand === UNSEEN ? "not seen yet at this time"
-    : Number.isFinite(now.upper) ? `${round(now.lower, 3)} to ${round(now.upper, 3)} ${d.facts.measure.quantity}`
-    : `at least ${round(now.lower, 3)} ${d.facts.measure.quantity}; no upper bound yet`;
+    : Number.isFinite(now.upper) ? `${round(now.lower, 3)} to ${round(now.upper, 3)}${what}`
+    : `at least ${round(now.lower, 3)}${what}; no upper bound yet`;
   plots.shrink.left[0].axis_label = d.facts.within ? d.facts.measure.quantity : "expected steps to the goal";
   const known = Number.isNaN(d.error[g]) ? "" : `, error at most ${round(d.error[g], 3)}`;
   $("goal-text").textContent = `${STANDS[now.stand]}${end ? known : ""}; chosen in ${plural(now.chosen, "episode")}`
