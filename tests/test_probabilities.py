@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 from dataclasses import replace
 from typing import Any
 
@@ -262,3 +263,42 @@ def test_bad_input_is_one_line(changes, message):
     with pytest.raises(adagoal.InputError, match=message) as caught:
         run(**changes)
     assert "\n" not in str(caught.value)
+
+
+WALK = """
+mdp
+module walk
+  x : [0..4] init 1;
+  [brisk] x < 4 -> 0.7 : (x' = x + 1) + 0.3 : (x' = max(x - 1, 0));
+  [careful] x > 0 & x < 4 -> 0.5 : (x' = x + 1) + 0.5 : true;
+endmodule
+label "finished" = x = 4;
+label "edge" = x = 0;
+"""
+
+
+@pytest.mark.skipif(importlib.util.find_spec("stormpy") is None, reason="stormpy is not installed (the extra storm)")
+def test_storm_agrees_on_the_program_and_on_the_exported_intervals(tmp_path):
+    import stormpy
+
+    (tmp_path / "walk.prism").write_text(WALK)
+    program = stormpy.parse_prism_program(tmp_path / "walk.prism")
+    built = stormpy.build_model(program, options=stormpy.BuilderOptions(build_full=True))
+    question = stormpy.parse_property('Pmax=? [ !"edge" U<=6 "finished" ]')
+    exact = stormpy.model_checking(built, question).get_value(built.initial_states[0])
+    setting: dict[str, Any] = {"within": 6, "probability": 0.3, "epsilon": 0.1, "goals": ["finished"], "avoid": "edge"}
+    result = adagoal.explore(str(tmp_path / "walk.prism"), **setting, out=tmp_path / "run")
+    assert [row.optimal for row in adagoal.audit(result).rows] == pytest.approx([exact], abs=1e-9)
+    lower, upper = result.certificate("finished")
+    assert lower <= exact <= upper
+    folder = adagoal.export(tmp_path / "run", "drn")[0].parent
+    assert (folder / "properties.props").read_text() == 'Pmax=? [ !"avoid" U<=6 "goal_0" ];\n'
+    asked = stormpy.parse_property((folder / "properties.props").read_text().strip(";\n"))
+    modes = stormpy.UncertaintyResolutionMode
+    for name in ("certified", "graph-preserving"):
+        intervals = stormpy.build_model_from_drn[stormpy.Interval](str(folder / f"{name}.drn"))
+        low, high = (
+            stormpy.model_checking(intervals, asked, uncertainty_resolution_mode=mode).get_value(0)
+            for mode in (modes.ROBUST, modes.COOPERATIVE)
+        )
+        assert low <= exact <= high
