@@ -408,6 +408,8 @@ def _audit_probabilities(result: Result, model: TabularMDP, within: int, probabi
         ),
         avoid=avoided_states(result.setting.avoid or (), model.n_states, model.labels, model.sets),
         certificates=result.certificates,
-        space={g: result.members(g) for g in (numbers if chosen is None else chosen)},
+        space={
+            g: g if result.goal_names is None else result.members(g) for g in (numbers if chosen is None else chosen)
+        },
         names=result.goal_names or (),
     )

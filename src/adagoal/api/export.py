@@ -54,7 +54,6 @@ from adagoal.envs.storm_formats import ExplicitModel
 from adagoal.planning.model_arrays import EmpiricalModel
 from adagoal.reachability.estimates import ReachProbabilities
 from adagoal.runs.result import Result, load_result
-from adagoal.settings.goal_spec import avoided_states
 
 # Smallest lower end in the graph-preserving model. Model checkers treat 0 as "no edge", so it must be positive.
 MIN_GRAPH_PROBABILITY = 1e-9
@@ -194,9 +193,7 @@ def _load_exported_run(folder: Path, result: Result, env: api.EnvOverride, trust
         label_sets |= {name: members for name, members in run_env.mdp.sets.items() if name != "init"}
     has_reset = result.setting.within is None
     if not has_reset:
-        named_sets = run_env.mdp.sets if isinstance(run_env, ModelSimulator) else {}
-        avoided = avoided_states(result.setting.avoid or (), counts.n_states, run_env.labels, named_sets)[:n_states]
-        label_sets = {name: members & ~avoided for name, members in label_sets.items()} | {"avoid": avoided}
+        label_sets["avoid"] = result.arrays["avoided"][:n_states]
     empirical = sets.empirical_model()
     return ExportedRun(run_env, counts, empirical, reset_q, n_states, label_sets, has_known_size, has_reset)
 

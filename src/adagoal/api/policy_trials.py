@@ -27,9 +27,7 @@ from adagoal.core.random_streams import StreamPurpose, random_stream
 from adagoal.core.transition_data import TransitionCounts
 from adagoal.core.types import Actions, Floats
 from adagoal.envs import env_factory, registry
-from adagoal.envs.simulator import ModelSimulator
 from adagoal.runs.result import Certificate, Result, load_result
-from adagoal.settings.goal_spec import avoided_states
 
 # An attempt is given up after this many times the certified steps, or the radius if nothing is certified.
 PATIENCE_FACTOR = 100
@@ -173,8 +171,7 @@ def _try_goal(
     has_label = result.goal_names is not None or goal < len(result.view.labels)
     label = result.goal_label(goal) if has_label else ""
     if result.setting.within is not None:
-        states = _states_that_count(result, goal, env)
-        attempts = [_play_once(policy.actions, states, env, counts, rng) for _ in range(episodes)]
+        attempts = [_play_once(policy.actions, result.members(goal), env, counts, rng) for _ in range(episodes)]
         return ReachTrial(goal, label, certificate, np.array(attempts), result.setting.within, math.inf, alpha)
     is_certified = math.isfinite(certificate.upper)
     expected = max(certificate.upper if is_certified else result.radius, 1.0)
@@ -186,13 +183,6 @@ def _try_goal(
     from_anywhere = 2.0 * (result.radius + 1.0 + result.setting.epsilon)
     rest = from_anywhere if policy.stationary else len(policy.actions) + 1.0 + certificate.upper
     return Trial(goal, label, certificate, np.array(steps), patience, rest if is_certified else math.inf, alpha)
-
-
-def _states_that_count(result: Result, goal: int, env: TabularEnv) -> list[int]:
-    """Return the states of the goal without those to avoid."""
-    sets = env.mdp.sets if isinstance(env, ModelSimulator) else {}
-    avoided = avoided_states(result.setting.avoid or (), result.arrays["policy"].shape[2], env.labels, sets)
-    return [state for state in result.members(goal) if not avoided[state]]
 
 
 def _play_attempt(

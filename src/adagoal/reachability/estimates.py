@@ -180,8 +180,8 @@ class ReachProbabilities:
         )
 
     def extra_arrays(self) -> dict[str, NDArray[Any]]:
-        """Return no arrays beside the standard ones."""
-        return {}
+        """Return the states to avoid [S]."""
+        return {"avoided": self._avoided(self.counts.n_states)}
 
     def _sync_with_counts(self) -> None:
         """Add states and goals that were found, and take in new counts."""

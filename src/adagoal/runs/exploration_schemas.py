@@ -94,6 +94,7 @@ POLICIES_SCHEMA = {
     "episode_goals": ArraySpec("int32", ("E",), low=-2),
     "observations": ArraySpec("uint8", ("K", DIGEST_BYTES), optional=True),
     "goals_at": ArraySpec("int32", ("S", "W"), low=-1, optional=True),
+    "avoided": ArraySpec("bool", ("S",), optional=True),
     "episode_reached": ArraySpec("bool", ("E",)),
     "trace": ArraySpec("float64", ("N", 4), low=0, finite=False),
     "visits": ArraySpec("int64", ("S",), low=0),
@@ -106,7 +107,7 @@ POLICIES_SCHEMA = {
 """Arrays of policies.npz, for S states, A actions without the reset, and G goals with policies of T stages.
 
 ``goals_at`` lists the goals of each state, padded with -1; without it every state is its own goal. ``observations`` are
-digests of the observations of the first K states."""
+digests of the observations of the first K states. ``avoided`` are the states to avoid, in runs with ``within``."""
 
 RUN_CHECKPOINT_SCHEMA = object_schema(
     setting=_settings_schema(),

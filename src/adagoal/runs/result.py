@@ -149,7 +149,7 @@ class Result:
         return self.label(goal) if self.goal_names is None else to_single_line(self.goal_names[goal])
 
     def members(self, goal: int | str) -> list[int]:
-        """Return the known states of a goal, which is reached in any of them.
+        """Return the known states of a goal, which is reached in any of them; without states to avoid.
 
         Parameters
         ----------
@@ -161,9 +161,11 @@ class Result:
         [1]
         """
         number = self.goal(goal)
-        if self.goal_names is None:
-            return [number]
-        return [int(s) for s in np.flatnonzero(membership_mask(self.arrays["goals_at"], number))]
+        states = [number]
+        if self.goal_names is not None:
+            states = np.flatnonzero(membership_mask(self.arrays["goals_at"], number)).tolist()
+        avoided = self.arrays.get("avoided")
+        return states if avoided is None else [state for state in states if not avoided[state]]
 
     def certificate(self, goal: int | str) -> Certificate:
         """Return bounds on the expected number of steps from s0 to the goal.
@@ -479,7 +481,7 @@ def _check_result_consistency(result: Result) -> None:
     # and maps are indexed by goals and states from both.
     arrays, status = result.arrays, result.status
     goals, policy_goals = set(result.goals), arrays["policy_goals"].tolist()
-    trace_steps = arrays["trace"][:, 0]
+    trace_steps, within = arrays["trace"][:, 0], result.setting.within
     sets = result.goal_names is not None
     n_goals = len(result.goal_names or ()) if sets else len(arrays["visits"])
     named = (*result.certificates, *policy_goals, arrays["episode_goals"].max(initial=-1))
@@ -489,6 +491,9 @@ def _check_result_consistency(result: Result) -> None:
         f"a goal that {'has no name' if sets else 'is no state'}": max(named, default=-1) < n_goals,
         "a state of a goal without a name": "goals_at" not in arrays or arrays["goals_at"].max(initial=-1) < n_goals,
         "a past of other goals": arrays["past_goals"].max(initial=-1) < n_goals + sets,
+        "states to avoid without a number of steps, or the reverse": ("avoided" in arrays) == (within is not None),
+        "policies of another length": within is None or not goals or arrays["policy"].shape[1] == within,
+        "a probability above 1": within is None or all(up <= 1.0 for _, up in result.certificates.values()),
         "more observations than states": result.n_states <= len(arrays["visits"]),
         "a goal without a policy": goals <= set(policy_goals),
         "two policies for a goal": len(set(policy_goals)) == len(policy_goals),
