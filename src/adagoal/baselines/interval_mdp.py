@@ -38,8 +38,8 @@ anywhere (``Grey`` and ``Black`` of Ashok, Kretinsky, Weininger 2019, "PAC stati
 decision processes and stochastic games", where b is also given as 1 / p_min); the series 6 / (pi k)^2 over rounds of
 sampling (the mean-payoff tool of Agarwal et al. 2022). Only the abstracts of the papers could be opened. *Recalled:*
 that Meggendorfer, Weininger, Wienhoeft (2024, "What are the odds?") recommend Clopper and Pearson's interval; the bound
-of Weissman et al. (2003). *Ours:* the grid, and the betting intervals; Kueffner et al. (2026, arXiv 2606.25797, of which
-we read the abstract) argue for confidence sequences in this place.
+of Weissman et al. (2003). *Ours:* the grid, and the betting intervals; Kueffner et al. (2026, arXiv 2606.25797, of
+which we read the abstract) argue for confidence sequences in this place.
 """
 
 from __future__ import annotations

@@ -49,9 +49,17 @@ def _result_schema() -> dict[str, Any]:
             "goal": _describe(number, "the state, or the number of a set"),
             "label": {"type": "string", "description": "its name"},
             "states": _describe(COUNT_SCHEMA, "number of its known states, if the goals are sets"),
-            "lower": _describe(bound, "lower bound on the expected steps of the best policy; null: no bound"),
-            "upper": _describe(bound, "upper bound on the expected steps of the returned policy; null: no bound yet"),
-            "error": _describe(bound, "bound on the steps that the returned policy loses to the best"),
+            "lower": _describe(
+                bound,
+                "lower bound on the expected steps of the best policy, or with within on the probability of the "
+                "returned policy; null: no bound",
+            ),
+            "upper": _describe(
+                bound,
+                "upper bound on the expected steps of the returned policy, or with within on the probability of the "
+                "best policy; null: no bound yet",
+            ),
+            "error": _describe(bound, "bound on the steps, or the probability, that the policy loses to the best"),
         },
     }
     settings = _settings_schema()["properties"]
