@@ -133,6 +133,16 @@ def file(chunk: list[Task]) -> str:
     return f"probabilities-chunks/chunk-{kind}-{chunk[0].seed:06d}-{len(chunk)}.json"
 
 
+def measure(chunk: list[Task], options: ExperimentOptions) -> list[dict[str, Any]]:
+    """Make all runs of a chunk."""
+    return [run_task(task) for task in chunk]
+
+
+def same(chunk: list[Task], records: RunOutcome, options: ExperimentOptions) -> bool:
+    """Return whether a file holds the records of these runs."""
+    return [Task(*(record[name] for name in Task._fields)) for record in records] == chunk
+
+
 def report(outcomes: Sequence[RunOutcome], options: ExperimentOptions) -> ExperimentReport:
     """Return the table by family."""
     records = [record for chunk in outcomes for record in chunk]
@@ -154,9 +164,9 @@ def report(outcomes: Sequence[RunOutcome], options: ExperimentOptions) -> Experi
 PROBABILITIES = Experiment(
     "probabilities",
     chunks,
-    lambda chunk, options: [run_task(task) for task in chunk],
+    measure,
     report,
     outcome_file=file,
-    is_complete=lambda chunk, records, options: [Task(*(r[n] for n in Task._fields)) for r in records] == chunk,
+    is_complete=same,
     info=CATALOGUE["probabilities"],
 )

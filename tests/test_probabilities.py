@@ -302,3 +302,10 @@ def test_storm_agrees_on_the_program_and_on_the_exported_intervals(tmp_path):
             for mode in (modes.ROBUST, modes.COOPERATIVE)
         )
         assert low <= exact <= high
+
+
+def test_a_goal_that_holds_the_start_is_certain():
+    assert run(goals=[0]).certificates == {0: (1.0, 1.0)}
+    assert adagoal.explore(
+        Walk(), within=2, probability=0.9, epsilon=0.1, max_states=10, goals={"here": lambda x: x[0] == 1}
+    ).goals == [0]

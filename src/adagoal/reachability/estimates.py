@@ -113,12 +113,19 @@ class ReachProbabilities:
         return self.space.goal_numbers
 
     @property
-    def _reset_q(self) -> float:
-        """Bound on the probability that a reset leads elsewhere (lemma 10)."""
-        if self._reset_log is None:
-            return 0.0
-        resets = self.counts.n_resets
-        return -math.expm1(-self._reset_log / resets) if resets else 1.0
+    def _reset_q(self) -> Floats:
+        """Bound on the probability that a reset leads elsewhere [columns] (lemma 10); 0 if the goal holds the start."""
+        resets, q = self.counts.n_resets, 0.0
+        if self._reset_log is not None:
+            q = -math.expm1(-self._reset_log / resets) if resets else 1.0
+        return np.where(self._holds_start(self.goal_state), 0.0, q)
+
+    def _holds_start(self, goals: Longs) -> Bools:
+        return self.space.contains_state(self.counts.start, goals) & (goals >= 0)
+
+    @property
+    def _upper_cost(self) -> Floats:
+        return 1.0 - (1.0 - self.failed) * (1.0 - self._reset_q)
 
     @property
     def D(self) -> Floats:
@@ -130,13 +137,12 @@ class ReachProbabilities:
     @property
     def E(self) -> Floats:
         """Errors [columns]: U - W."""
-        upper: Floats = 1.0 - (1.0 - self.failed) * (1.0 - self._reset_q)
-        return np.maximum(upper - np.minimum(self.D, 1.0), 0.0)
+        return np.maximum(self._upper_cost - np.minimum(self.D, 1.0), 0.0)
 
     def distance_bounds(self, goal: int) -> tuple[float, float]:
         """(W, U): the policy reaches the goal with probability W at least, no policy with more than U."""
-        j, q = self.column[goal], self._reset_q
-        return float((1.0 - self.failed[j]) * (1.0 - q)), float(min(1.0 - self.missed[j] + q, 1.0))
+        j = self.column[goal]
+        return float(1.0 - self._upper_cost[j]), float(min(1.0 - self.missed[j] + self._reset_q[j], 1.0))
 
     def goal_policy(self, goal: int) -> Actions:
         """Return the policy [k, S] that the upper cost is proved for."""
@@ -213,6 +219,8 @@ class ReachProbabilities:
         for name in ("explore", "proven", "missed", "failed", "stale"):
             setattr(self, name, np.ascontiguousarray(getattr(self, name)[..., copies]))
         self.goal_state = np.append(self.goal_state, goals)
+        # Rules never choose a goal that holds the start: it is reached at once.
+        self.failed[self._holds_start(self.goal_state)] = 0.0
 
     def _plan_block(self, block: Longs) -> None:
         c = self.counts

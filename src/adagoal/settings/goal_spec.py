@@ -187,7 +187,7 @@ def find_avoided_states(setting: ExplorationSettings, env: TabularEnv, space: Go
         return avoided_states(items, n_states, env.labels, named_sets)
 
     known = avoided(env.initial_states)
-    # States that are found during the run have their labels from then on.
+    # A state that is found during the run gets its label then.
     for name in items if env.initial_states == env.state_bound else ():
         if isinstance(name, str) and name not in env.labels and name not in named_sets:
             raise InputError(f"{env.name} has no state and no set of states called {name!r}", "avoid")
