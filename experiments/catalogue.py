@@ -117,6 +117,17 @@ CATALOGUE = {
         jobs=1,
         parts=("states", "kernels", "methods", "misfit"),
     ),
+    "probabilities": ExperimentInfo(
+        f"{_IN}.probabilities:PROBABILITIES",
+        "How often a certified probability is wrong, over random worlds.",
+        options=(
+            _option("runs", int, 1_000, "Honest runs.", low=1),
+            _option("control", int, 100, "Runs of the control.", low=0),
+            _option("seed", int, 0, "The first seed.", low=0),
+        ),
+        seeds=None,
+        example="--runs 1000 --jobs 2",
+    ),
     "coverage": ExperimentInfo(
         f"{_IN}.coverage:COVERAGE",
         "How often a certificate is broken, over random worlds.",

@@ -82,19 +82,20 @@ def declarations(*classes: type[Any]) -> dict[str, SettingInfo]:
 
 
 @pytest.mark.parametrize(
-    ("function", "classes", "without_default"),
+    ("function", "classes", "other_defaults"),
     [
-        (adagoal.explore, (ExplorationSettings, ExecutionOptions), {"env", "radius"}),
-        (adagoal.certify, (ClaimSettings,), set()),
+        # A run needs a radius or within, so neither has the default of the settings.
+        (adagoal.explore, (ExplorationSettings, ExecutionOptions), {"env": inspect.Parameter.empty, "radius": None}),
+        (adagoal.certify, (ClaimSettings,), {}),
     ],
 )
 def test_signatures_agree_with_the_declared_settings(
-    function: Any, classes: tuple[type[Any], ...], without_default: set[str]
+    function: Any, classes: tuple[type[Any], ...], other_defaults: dict[str, Any]
 ) -> None:
     parameters = inspect.signature(function).parameters
     for name, info in declarations(*classes).items():
-        if name in without_default:
-            assert parameters[name].default is inspect.Parameter.empty
+        if name in other_defaults:
+            assert parameters[name].default is other_defaults[name]
         else:
             assert (parameters[name].default or None) == (info.default or None), name
 

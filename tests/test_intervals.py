@@ -75,8 +75,8 @@ def missed(rng, p, bound, n, looks_are_free=False):
             sets._union_log = math.log(1 / DELTA) - 2 * math.log(k)
         if t not in SAMPLE_GRID:
             continue
-        assert sets.update_sets()
-        model = sets.robust_model()
+        assert sets.update()
+        model = sets.model()
         o = model.support[0]
         truth, listed = p[model.successor[0, :o]], slice(o)
         away = 1.0 - truth.sum()
@@ -106,12 +106,12 @@ def test_a_pair_is_looked_at_on_the_grid_only():
     seen = []
     for n in range(1, 200):
         counts.record_transition(0, 0, n % 2)
-        if sets.update_sets():
+        if sets.update():
             seen.append(n)
         assert sets.next_sample_counts[0] == SAMPLE_GRID[SAMPLE_GRID > n][0]
     assert seen == [n for n in SAMPLE_GRID if n < 200]
     counts.record_transition(0, 0, 2)
-    assert sets.robust_model().support[0] == 2, "a successor found since the last look is one of the others"
+    assert sets.model().support[0] == 2, "a successor found since the last look is one of the others"
 
 
 def start(mdp, L, epsilon, bound, seed=0):
@@ -175,11 +175,13 @@ def test_known_branching_is_cheaper_and_a_wrong_one_is_noticed():
 
 
 def test_an_unknown_bound_is_one_line():
-    with pytest.raises(adagoal.InputError, match="bound must be one of hoeffding, clopper-pearson, weissman, got 'x'"):
+    with pytest.raises(
+        adagoal.InputError, match="bound must be one of hoeffding, clopper-pearson, weissman, betting, got 'x'"
+    ):
         adagoal.explore("chain", 4, method="intervals", method_args={"bound": "x"})
 
 
-@pytest.mark.parametrize(("radius", "bound"), [(10, "clopper-pearson"), ("auto", "weissman")])
+@pytest.mark.parametrize(("radius", "bound"), [(10, "clopper-pearson"), ("auto", "weissman"), (10, "betting")])
 def test_resume_is_bit_for_bit(radius, bound, tmp_path, monkeypatch):
     """A run that is resumed from any checkpoint has the same result: the samples are restored."""
     arguments = {"method": "intervals", "method_args": {"bound": bound}, "seed": 3, "budget": 30_000}

@@ -1,4 +1,4 @@
-"""The pictures of the pages: the film of the README, and those of docs/report.md, docs/train.md and docs/cluster.md.
+"""The pictures of the pages: the film of the README, and those of docs/guide.md and docs/train.md.
 
     adagoal explore two-room --radius 40 --epsilon 1 --delta 0.1 --seed 0 --out build/demo
     python docs/tools/report_pictures.py build/demo docs/figures

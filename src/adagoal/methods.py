@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
@@ -21,10 +22,20 @@ from adagoal.core.exploration_run import ExplorationRun, GoalEstimates, Planning
 from adagoal.core.goal_space import GoalSpace
 from adagoal.core.linear_mixture import LinearMixture
 from adagoal.core.transition_data import TransitionCounts
+from adagoal.core.types import Bools
 from adagoal.loop import run_exploration, run_self_directed
 
 if TYPE_CHECKING:
     from adagoal.baselines.self_directed import SelfDirectedMethod
+    from adagoal.reachability.estimates import KernelSets
+
+
+class ReachTarget(NamedTuple):
+    """What a run with probabilities asks for (docs/probabilities.md)."""
+
+    within: int
+    probability: float
+    avoided: Callable[[int], Bools]  # returns the states to avoid, as a mask of the given length
 
 
 @dataclass(frozen=True)
@@ -38,6 +49,7 @@ class ExplorationProblem:
     delta: float
     goal_space: GoalSpace
     seed: int = 0  # for methods that draw random numbers
+    reach: ReachTarget | None = None  # None: bounds are expected steps
 
     @property
     def size_is_known(self) -> bool:
@@ -48,6 +60,13 @@ class ExplorationProblem:
 def build_certified(p: ExplorationProblem, branching: int | None = None) -> PlanningEstimates:
     """Certified bounds (the default). branching: no pair has more than this many successors, if you know it."""
     _check_branching(p.env, branching)
+    if p.reach is not None:
+        from adagoal.reachability.restarted_balls import RestartedBalls
+
+        sizes = (p.env.state_bound, p.env.pair_bound, p.goal_space.goal_bound)
+        return _bound_probabilities(
+            "certified", p, lambda delta: RestartedBalls(p.counts, *sizes, delta, branching or p.env.state_bound)
+        )
     data, rest = (p.counts, p.env.state_bound, p.L, p.epsilon), (p.goal_space, branching, p.env.pair_bound)
     return _account_for_reset(p, lambda delta: CertifiedExplorer(*data, delta, *rest))
 
@@ -90,17 +109,20 @@ def build_bpi_ucbvi(p: ExplorationProblem, constants: str = "paper", horizon: in
     return BPI(*_baseline_arguments(p), constants, horizon)
 
 
-def build_intervals(
-    p: ExplorationProblem, bound: str = "clopper-pearson", branching: int | None = None
-) -> PlanningEstimates:
-    """Interval MDPs and L1 balls, as model checkers use them, with robust value iteration; certified. bound:
+def build_intervals(p: ExplorationProblem, bound: str = "betting", branching: int | None = None) -> PlanningEstimates:
+    """Interval MDPs and L1 balls, as model checkers use them, with robust value iteration; certified. bound: betting,
     clopper-pearson, hoeffding or weissman. branching: no pair has more than this many successors, if you know it.
     """
-    from adagoal.baselines.interval_mdp import INTERVAL_BOUNDS, IntervalEstimates
+    from adagoal.baselines.interval_mdp import INTERVAL_BOUNDS, FixedSampleSets, IntervalEstimates
 
     if bound not in list(INTERVAL_BOUNDS):
         raise InputError(f"bound must be one of {', '.join(INTERVAL_BOUNDS)}, got {bound!r}", "method_args")
     _check_branching(p.env, branching)
+    if p.reach is not None:
+        pairs, widest = p.env.pair_bound, branching or p.env.state_bound
+        return _bound_probabilities(
+            "intervals", p, lambda delta: FixedSampleSets(p.counts, pairs, delta, widest, bound)
+        )
     data, rest = (p.counts, p.env.state_bound, p.L, p.epsilon), (p.goal_space, bound, branching, p.env.pair_bound)
     return _account_for_reset(p, lambda delta: IntervalEstimates(*data, delta, *rest))
 
@@ -147,6 +169,7 @@ class Method(NamedTuple):
     radius_can_grow: bool = False  # whether its estimates have a SupportsRadiusCurriculum, for radius "auto" and "all"
     needs_known_size: bool = False  # whether the number of states must be known before the run
     can_finalize: bool = False  # whether its estimates are a SupportsFinalize
+    supports_probabilities: bool = False  # whether it can bound probabilities (``ExplorationProblem.reach``)
     supports_action_masks: bool = False  # whether it can leave out actions that are not available in a state
 
 
@@ -163,7 +186,13 @@ def declare_baseline(module: str, class_name: str, needs_known_size: bool = Fals
 
 
 METHODS = {
-    "certified": Method(build_certified, radius_can_grow=True, can_finalize=True, supports_action_masks=True),
+    "certified": Method(
+        build_certified,
+        radius_can_grow=True,
+        can_finalize=True,
+        supports_probabilities=True,
+        supports_action_masks=True,
+    ),
     "ucbvi": Method(build_ucbvi, needs_known_size=True),
     "bayes": Method(build_bayes, needs_known_size=True),
     "ucbexplore": declare_baseline("ucbexplore", "UcbExplore"),
@@ -172,7 +201,7 @@ METHODS = {
     "lae": declare_baseline("lae", "LAE", needs_known_size=True),
     "gosprl": Method(build_gosprl, run_self_directed, uses_goal_rule=False, needs_known_size=True),
     "bpi-ucbvi": Method(build_bpi_ucbvi, needs_known_size=True),
-    "intervals": Method(build_intervals, radius_can_grow=True, supports_action_masks=True),
+    "intervals": Method(build_intervals, radius_can_grow=True, supports_probabilities=True, supports_action_masks=True),
     "likelihood": Method(build_likelihood, radius_can_grow=True),
     "vtr-pooled": Method(build_vtr_pooled, radius_can_grow=True),
     "vtr": Method(build_vtr),
@@ -205,10 +234,14 @@ def build_estimates(method: str, problem: ExplorationProblem, arguments: dict[st
     if declared.needs_known_size and not problem.size_is_known:
         text = f"{method} needs a known number of states, which {env.name} does not have; use certified"
         raise InputError(text, "method")
+    if problem.reach is not None and not declared.supports_probabilities:
+        able = " and ".join(name for name, listed in METHODS.items() if listed.supports_probabilities)
+        raise InputError(f"{method} does not bound probabilities; {able} do", "method")
     env.uses_action_masks = declared.supports_action_masks
     estimates = declared.build_estimates(problem, **arguments)
     # UncertainReset pays for the reset with a share of delta. The other proofs take the start for fixed.
-    if estimates.guarantee and not env.start_is_certain and not isinstance(estimates, UncertainReset):
+    takes_start_for_fixed = not isinstance(estimates, UncertainReset) and problem.reach is None
+    if estimates.guarantee and not env.start_is_certain and takes_start_for_fixed:
         env.add_warning(f"the proof of {method} assumes that every reset leads to the same start")
     return estimates
 
@@ -263,6 +296,20 @@ def _account_for_reset(p: ExplorationProblem, build: Callable[[float], ExactRese
     # The two shares sum to delta, so both events hold together with the confidence that the user asked for.
     widened = UncertainReset(build((1.0 - RESET_DELTA_SHARE) * p.delta), RESET_DELTA_SHARE * p.delta)
     return cast(PlanningEstimates, widened)
+
+
+def _bound_probabilities(
+    name: str, p: ExplorationProblem, make_sets: Callable[[float], KernelSets]
+) -> PlanningEstimates:
+    """Build estimates of reach probabilities; if the start is not certain, a share of delta covers the reset."""
+    from adagoal.reachability.estimates import ReachProbabilities
+
+    assert p.reach is not None
+    share = 0.0 if p.env.start_is_certain else RESET_DELTA_SHARE
+    reset_log = -math.log(share * p.delta) if share else None
+    sets = make_sets((1.0 - share) * p.delta)
+    within, probability, avoided = p.reach
+    return ReachProbabilities(name, p.counts, sets, p.goal_space, within, probability, p.epsilon, avoided, reset_log)
 
 
 def _require_mixture(method: str, env: TabularEnv) -> LinearMixture:

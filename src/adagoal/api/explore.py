@@ -27,6 +27,7 @@ from adagoal.envs.model import TabularMDP
 from adagoal.envs.parallel_env import ParallelEnv
 from adagoal.envs.simulator import ModelSimulator
 from adagoal.exact.audit import Audit, audit_policies
+from adagoal.exact.reach_probabilities import audit_probabilities
 from adagoal.parallel.worker_process import exit_if_reimported
 from adagoal.runs.exploration_files import RUN_CHECKPOINT_SCHEMA
 from adagoal.runs.exploration_session import ExplorationSession
@@ -45,7 +46,7 @@ from adagoal.runs.run_folder import RunFolder, open_locked_folder
 from adagoal.settings.exploration import ExecutionOptions, ExplorationSettings
 from adagoal.settings.fields import check_arguments, document_settings
 from adagoal.settings.goal_spec import GoalsArgument as Goals
-from adagoal.settings.goal_spec import parse_goals, resolve_goals_on_resume
+from adagoal.settings.goal_spec import avoided_states, parse_avoid, parse_goals, resolve_goals_on_resume
 
 EnvArgument = registry.EnvLike | registry.GymVectorEnv
 EnvOverride = EnvArgument | None  # the environment of a run, given again; None if the folder names it
@@ -55,10 +56,13 @@ EnvOverride = EnvArgument | None  # the environment of a run, given again; None 
 @document_settings(ExplorationSettings, ExecutionOptions)
 def explore(
     env: EnvArgument | ArrayLike | Sequence[Any],
-    radius: float | str,
+    radius: float | str | None = None,
     epsilon: float = 1.0,
     delta: float = 0.1,
     *,
+    within: int | None = None,
+    probability: float | None = None,
+    avoid: int | str | Sequence[int | str] | None = None,
     method: str = "certified",
     goal_rule: str | goal_rules.GoalRule = "adagoal",
     budget: int | None = None,
@@ -82,6 +86,8 @@ def explore(
 ) -> Result:
     """Find the goals that can be reached within ``radius`` steps, a policy for each, and certificates.
 
+    With ``within`` and ``probability``, find those that can be reached with this probability in this many steps.
+
     Ctrl-C and SIGTERM end the run, not the program: the result so far is returned, with the status "interrupted".
 
     Parameters
@@ -89,6 +95,7 @@ def explore(
     goals: what counts as a goal (docs/goals.md); every state by default. A list of states or labels; a function of the
         observation, whose equal values are one goal and None is no goal; {"name": predicate, ...}; "keys:0,1" for
         entries of the observation; or "FILE.py:NAME". A goal is reached when any of its states is reached.
+    avoid: with ``within``: states, or labels of states or of sets of states, that must not be entered on the way.
     start, terminal: for a matrix P[s, a, s'] or a list of sparse matrices as ``env``: the start state (0 by default),
         and the states in which the reset is the only action. For a Gymnasium environment, start="random" declares that
         every reset draws the start state.
@@ -106,7 +113,11 @@ def explore(
     start_seed = registry.parse_start_option(start, start_seed)
     env_argument: EnvArgument = model_sources.convert_matrix_argument(env, start, terminal)
     # Before the environment is made, so wrong goals are refused before workers start.
-    goal_spec = parse_goals(goals)
+    goal_spec, avoided = parse_goals(goals), parse_avoid(avoid)
+    if (radius is None) == (within is None):
+        raise InputError("give either radius, or within and probability", "radius")
+    check_arguments(ExplorationSettings, within=within)
+    L: Any = radius if within is None else within
     with _open_env(env_argument, env_args or {}, start_seed, max_states, step_timeout, workers, engine, address) as (
         world,
         name,
@@ -117,7 +128,10 @@ def explore(
             method=method,
             method_args=method_args or {},
             goal_rule=goal_rule if isinstance(goal_rule, str) else getattr(goal_rule, "__name__", "custom"),
-            radius=radius,
+            radius=L,
+            within=within,
+            probability=probability,
+            avoid=avoided,
             epsilon=epsilon,
             delta=delta,
             seed=seed,
@@ -366,6 +380,8 @@ def audit(result: Result, env: EnvOverride = None, *, trust: bool = False) -> Au
             f"audit: the result is about {sizes[0]} states and {sizes[1]} actions, "
             f"the model has {model.n_states} and {model.n_actions}"
         )
+    if setting.within is not None and setting.probability is not None:
+        return _audit_probabilities(result, model, setting.within, setting.probability)
     # A method without a guarantee has estimates, not bounds that an audit could refute.
     proven = result.certificates if result.guarantee else {}
     lower, upper = ({g: c[i] for g, c in proven.items()} for i in (0, 1))
@@ -375,5 +391,26 @@ def audit(result: Result, env: EnvOverride = None, *, trust: bool = False) -> Au
         lower=lower,
         upper=upper,
         sets=None if result.goal_names is None else {g: result.members(g) for g in range(len(result.goal_names))},
+        names=result.goal_names or (),
+    )
+
+
+def _audit_probabilities(result: Result, model: TabularMDP, within: int, probability: float) -> Audit:
+    numbers = range(model.n_states) if result.goal_names is None else range(len(result.goal_names))
+    chosen = None if result.goal_names is not None else result.setting.goal_space
+    return audit_probabilities(
+        *(
+            model,
+            result.goals,
+            {g: result.policy(g) for g in result.goals},
+            within,
+            probability,
+            result.setting.epsilon,
+        ),
+        avoid=avoided_states(result.setting.avoid or (), model.n_states, model.labels, model.sets),
+        certificates=result.certificates,
+        space={
+            g: g if result.goal_names is None else result.members(g) for g in (numbers if chosen is None else chosen)
+        },
         names=result.goal_names or (),
     )

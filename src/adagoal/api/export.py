@@ -19,6 +19,11 @@ Three models have the same states (numbered as in the run) and the reset as an a
 ``empirical``
     The frequencies, without any guarantee. It omits pairs that were never tried.
 
+A run with ``within`` asks for probabilities in k steps without a reset, so its models have no reset, and a state
+without a choice stays. A detour over *elsewhere* would take a step, so unobserved mass may go to two states that are
+never left: *anything*, which counts as every goal, and *nothing*. ``properties.props`` has the question of every goal
+for PRISM and Storm: ``Pmax=? [ !"avoid" U<=k "goal_g" ]``.
+
 In the models the goal g has the label ``goal_g``. ``policies.json`` has the goals with their certificates and
 policies. ``certificates.csv`` is the table of certificates of any run.
 """
@@ -34,7 +39,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from adagoal.api import explore as api
-from adagoal.certified.events import conditional_intervals
+from adagoal.certified.events import ConfidenceSets, conditional_intervals
 from adagoal.certified.explorer import CertifiedExplorer
 from adagoal.certified.reset import UncertainReset
 from adagoal.core.argument_checks import check_folder_path
@@ -47,6 +52,7 @@ from adagoal.envs import storm_formats
 from adagoal.envs.simulator import ModelSimulator
 from adagoal.envs.storm_formats import ExplicitModel
 from adagoal.planning.model_arrays import EmpiricalModel
+from adagoal.reachability.estimates import ReachProbabilities
 from adagoal.runs.result import Result, load_result
 
 # Smallest lower end in the graph-preserving model. Model checkers treat 0 as "no edge", so it must be positive.
@@ -63,6 +69,7 @@ class ExportedRun(NamedTuple):
     n_states: int  # N: the states of the run that are written
     label_sets: dict[str, Bools]  # by label, whether a state has it [N]
     has_known_size: bool  # whether the number of states is known
+    has_reset: bool  # False: the run is about attempts without a reset (``within``)
 
 
 class ExportedChoice(NamedTuple):
@@ -133,6 +140,10 @@ def export(
         storm_formats.write_explicit_model(model, paths[-1])
     paths.append(target / "policies.json")
     write_json(paths[-1], _policies_to_json(exported, result))
+    if result.setting.within is not None:
+        paths.append(target / "properties.props")
+        questions = [f'Pmax=? [ !"avoid" U<={result.setting.within} "goal_{g}" ];\n' for g in result.goals]
+        write_text(paths[-1], "".join(questions))
     return paths
 
 
@@ -160,14 +171,17 @@ def _load_exported_run(folder: Path, result: Result, env: api.EnvOverride, trust
     # If the start is only inferred, the intervals of single transitions are those of the wrapped estimates.
     if isinstance(estimates, UncertainReset):
         reset_q, estimates = estimates.q, estimates.exact
-    if not isinstance(estimates, CertifiedExplorer):
+    sets: Any = estimates.sets if isinstance(estimates, ReachProbabilities) else None
+    if isinstance(estimates, CertifiedExplorer):
+        sets = estimates.confidence
+    if not isinstance(sets, ConfidenceSets):
         text = f"the method {result.setting.method} has no intervals for single transitions, only certified has"
         raise InputError(f"{text}; use the format csv", "run")
     if run_env.void_reasons:
         reason = run_env.void_reasons[0]
         raise InputError(f"the certificates of this run are void ({reason}), so its intervals are too", "run")
     # A run updates its radii when it plans, so a checkpoint may have counts that they do not include yet.
-    estimates.confidence.update_radii()
+    sets.update_radii()
     counts = estimates.counts
     has_known_size = run_env.initial_states == run_env.state_bound
     # New states are numbered in order, so the largest number seen bounds the numbers given so far.
@@ -176,15 +190,24 @@ def _load_exported_run(folder: Path, result: Result, env: api.EnvOverride, trust
     # "init" is the format's own label of the start; the writer adds it.
     if isinstance(run_env, ModelSimulator):
         label_sets |= {name: members for name, members in run_env.mdp.sets.items() if name != "init"}
-    empirical = estimates.confidence.empirical_model()
-    return ExportedRun(run_env, counts, empirical, reset_q, n_states, label_sets, has_known_size)
+    has_reset = result.setting.within is None
+    if not has_reset:
+        label_sets["avoid"] = result.arrays["avoided"][:n_states]
+    empirical = sets.empirical_model()
+    return ExportedRun(run_env, counts, empirical, reset_q, n_states, label_sets, has_known_size, has_reset)
 
 
 def _certified_model(run: ExportedRun, comment: str, low: Floats, high: Floats) -> ExplicitModel:
+    if not run.has_reset:
+        extra = ["anything", "nothing"]
+        ends = tuple(run.n_states + i for i in range(2))
+        rows = [_choices_of_state(run, s, low, high, ends) for s in range(run.n_states)]
+        rows += [[_deterministic_choice("stay", end)] for end in ends]
+        return _join_choices(run, comment, rows, extra)
     unseen = [] if run.has_known_size else [run.n_states]
     elsewhere = run.n_states + len(unseen)
-    rows = [_choices_of_state(run, s, low, high, elsewhere) for s in range(run.n_states)]
-    rows += [[_deterministic_choice("untried", elsewhere), _reset_choice(run, elsewhere)] for _ in unseen]
+    rows = [_choices_of_state(run, s, low, high, (elsewhere,)) for s in range(run.n_states)]
+    rows += [[_deterministic_choice("untried", elsewhere), _reset_choice(run, (elsewhere,))] for _ in unseen]
     # "Elsewhere" is no step of its own: the step there was counted by the choice that led to it. So this costs nothing.
     anywhere = np.arange(elsewhere)
     rows.append([ExportedChoice("anything", 0.0, anywhere, np.zeros(elsewhere), np.ones(elsewhere))])
@@ -193,16 +216,16 @@ def _certified_model(run: ExportedRun, comment: str, low: Floats, high: Floats) 
 
 def _observed_model(run: ExportedRun, comment: str, low: Floats, high: Floats) -> ExplicitModel:
     """Return a model without unobserved successors; bounds [X, K] are on the observed ones."""
-    rows = [_choices_of_state(run, s, low, high, None) for s in range(run.n_states)]
+    rows = [_choices_of_state(run, s, low, high, ()) for s in range(run.n_states)]
     return _join_choices(run, comment, rows, [])
 
 
 def _choices_of_state(
-    run: ExportedRun, state: int, low: Floats, high: Floats, elsewhere: int | None
+    run: ExportedRun, state: int, low: Floats, high: Floats, elsewhere: tuple[int, ...]
 ) -> list[ExportedChoice]:
     """Return the choices of a state. Bounds [X, K] are on p(. | O), the kernel given an observed successor.
 
-    ``elsewhere`` is the state for unobserved successors; None: the model omits them.
+    ``elsewhere`` are the states for unobserved successors; without any the model omits them.
     """
     model, counts, choices = run.empirical, run.counts, []
     action_names = run.env.mdp.actions if isinstance(run.env, ModelSimulator) else ()
@@ -213,26 +236,28 @@ def _choices_of_state(
         name = action_names[x] if action_names else f"a{action}"
         used = slice(int(model.support[x]))
         successors, ends = model.successor[x, used].astype(np.int64), (low[x, used], high[x, used])
-        if elsewhere is None:
+        if not elsewhere:
             if model.support[x]:
                 choices.append(ExportedChoice(name, 1.0, successors, *ends))
-        elif not model.support[x]:
-            choices.append(_deterministic_choice(name, elsewhere))
+        elif not model.support[x] and len(elsewhere) == 1:
+            choices.append(_deterministic_choice(name, elsewhere[0]))
         else:
-            q = float(model.q[x])
-            unseen = [elsewhere] if q > 0 else []
+            q = float(model.q[x]) if model.support[x] else 1.0
+            unseen = elsewhere if q > 0 else ()
             # p = p(. | O) * P(O) and P(O) is in [1 - q, 1]: the lower end shrinks, the upper end stays.
             bounds = np.append((1 - q) * ends[0], [0.0] * len(unseen)), np.append(ends[1], [q] * len(unseen))
             successors = np.append(successors, unseen).astype(np.int64)
             choices.append(ExportedChoice(name, 1.0, successors, *bounds))
-    return [*choices, _reset_choice(run, elsewhere)]
+    if run.has_reset:
+        return [*choices, _reset_choice(run, elsewhere)]
+    return choices or [_deterministic_choice("stay", state)]
 
 
-def _reset_choice(run: ExportedRun, elsewhere: int | None) -> ExportedChoice:
+def _reset_choice(run: ExportedRun, elsewhere: tuple[int, ...]) -> ExportedChoice:
     """Return the reset; it may lead ``elsewhere`` if the start is uncertain."""
-    if elsewhere is None or run.reset_q == 0.0:
+    if not elsewhere or run.reset_q == 0.0:
         return _deterministic_choice("reset", run.counts.start)
-    successors = np.array([run.counts.start, elsewhere])
+    successors = np.array([run.counts.start, *elsewhere])
     return ExportedChoice("reset", 1.0, successors, np.array([1 - run.reset_q, 0.0]), np.array([1.0, run.reset_q]))
 
 
@@ -255,7 +280,11 @@ def _join_choices(run: ExportedRun, comment: str, rows: list[list[ExportedChoice
         successors=np.concatenate([choice.successors for choice in choices]),
         low=np.concatenate([choice.low for choice in choices]),
         high=np.concatenate([choice.high for choice in choices]),
-        label_sets={name: np.pad(members, (0, len(extra))) for name, members in run.label_sets.items()}
+        # "Anything" counts as every goal.
+        label_sets={
+            name: np.append(members, [one == "anything" and name.startswith("goal_") for one in extra]).astype(bool)
+            for name, members in run.label_sets.items()
+        }
         | {name: np.array([*[""] * run.n_states, *extra]) == name for name in extra},
     )
 
@@ -270,6 +299,7 @@ def _policies_to_json(run: ExportedRun, result: Result) -> dict[str, Any]:
 
     def row(goal: int) -> dict[str, Any]:
         lower, upper = result.certificate(goal)
+        actions = result.policy(goal).actions[:, : run.n_states]
         return {
             "goal": goal,
             "label": f"goal_{goal}",
@@ -277,12 +307,14 @@ def _policies_to_json(run: ExportedRun, result: Result) -> dict[str, Any]:
             "states": result.members(goal),
             "lower": lower,
             "upper": upper if math.isfinite(upper) else None,
-            "actions": result.policy(goal).actions[0, : run.n_states].tolist(),
+            # One table, or with ``within`` one for each step.
+            "actions": actions.tolist() if result.setting.within is not None else actions[0].tolist(),
         }
 
     return {
         "delta": result.setting.delta,
         "radius": result.radius,
+        "probability": result.setting.probability,
         "status": result.status,
         "reset_action": result.reset_action,
         "goals": [row(goal) for goal in result.goals],

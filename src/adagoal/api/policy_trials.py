@@ -19,8 +19,8 @@ import numpy as np
 
 from adagoal.api import explore as api
 from adagoal.core.argument_checks import check_integer
-from adagoal.core.confidence_bounds import find_boundary, log_wealth
-from adagoal.core.environment import ExplorationPlan, TabularEnv
+from adagoal.core.confidence_bounds import clopper_pearson_interval, find_boundary, log_wealth
+from adagoal.core.environment import NO_LIMIT, ExplorationPlan, RolloutOutcome, TabularEnv
 from adagoal.core.errors import InputError
 from adagoal.core.goal_space import memberships_from_sets
 from adagoal.core.random_streams import StreamPurpose, random_stream
@@ -70,6 +70,20 @@ class Trial:
         facts = {"goal": self.goal, "label": self.label, "attempts": len(self.steps)}
         gave_up = int(np.isinf(self.steps).sum())
         return facts | dict(zip(names, finite, strict=True)) | {"gave_up": gave_up, "agrees": self.agrees}
+
+
+class ReachTrial(Trial):
+    """Attempts of k steps each to reach one goal; the certificate bounds the probability of success."""
+
+    @property
+    def mean(self) -> float:
+        """The share of attempts that reached the goal."""
+        return float(np.isfinite(self.steps).mean())
+
+    @functools.cached_property
+    def interval(self) -> tuple[float, float]:
+        """Interval that holds the probability of success with probability 1 - alpha."""
+        return clopper_pearson_interval(int(np.isfinite(self.steps).sum()), len(self.steps), 1.0 - self.alpha)
 
 
 def play(
@@ -157,14 +171,18 @@ def _try_goal(
     rng: np.random.Generator,
 ) -> Trial:
     policy, certificate = result.policy(goal), result.certificate(goal)
+    has_label = result.goal_names is not None or goal < len(result.view.labels)
+    label = result.goal_label(goal) if has_label else ""
+    plans: dict[int, ExplorationPlan] = {}
+    if result.setting.within is not None:
+        states = result.members(goal)
+        attempts = [_play_once(plans, policy.actions, states, env, counts, rng) for _ in range(episodes)]
+        return ReachTrial(goal, label, certificate, np.array(attempts), result.setting.within, math.inf, alpha)
     is_certified = math.isfinite(certificate.upper)
     expected = max(certificate.upper if is_certified else result.radius, 1.0)
     patience = math.ceil(min(PATIENCE_FACTOR * expected, MAX_ATTEMPT_STEPS))
     states = result.members(goal)
-    plans: dict[int, ExplorationPlan] = {}
     steps = [_play_attempt(plans, policy.actions, states, patience, env, counts, rng) for _ in range(episodes)]
-    has_label = result.goal_names is not None or goal < len(result.view.labels)
-    label = result.goal_label(goal) if has_label else ""
     # A certified policy needs at most radius + 1 + epsilon steps from any state (lemmas 6 and M4). The factor 2 is a
     # margin for a reset that is only inferred (lemma 10). A policy of several stages starts again after its last stage.
     from_anywhere = 2.0 * (result.radius + 1.0 + result.setting.epsilon)
@@ -181,27 +199,57 @@ def _play_attempt(
     counts: TransitionCounts,
     rng: np.random.Generator,
 ) -> float:
-    """Steps of one attempt from s0; a policy of T > 1 stages starts again, after a reset, until it arrives.
-
-    ``plans`` are those of earlier attempts, by the number of states that were known.
-    """
+    """Steps of one attempt from s0; a policy of T > 1 stages starts again, after a reset, until it arrives."""
     stages, taken = len(table), 0
     while taken < patience:
-        # An attempt may discover states, for which the policy has no action but the reset.
-        if counts.n_states not in plans:
-            policy = np.full((stages, counts.n_states, 1), env.n_actions, np.int16)
-            policy[:, : table.shape[1], 0] = table
-            # A run ends a rollout to plan again when a pair was tried often enough. A trial must not end then.
-            no_count_limit = np.full(len(counts.n), np.iinfo(np.int64).max)
-            limit, goal_states = stages if stages > 1 else patience, memberships_from_sets([states], counts.n_states)
-            plan = ExplorationPlan(policy, np.zeros(1, np.int64), limit, no_count_limit, goal_states)
-            plans[counts.n_states] = plan
-        outcome = env.rollout(plans[counts.n_states], np.ones(1), counts, rng, (patience, 1))
+        outcome = _roll_out(plans, table, states, stages if stages > 1 else patience, patience, env, counts, rng)
         taken += outcome.steps
         # The rollout includes the reset after the goal, which does not count. A goal that holds s0 takes 0 steps.
         if any(outcome.reached):
             return float(taken - (env.start not in states))
     return math.inf
+
+
+def _play_once(
+    plans: dict[int, ExplorationPlan],
+    table: Actions,
+    states: list[int],
+    env: TabularEnv,
+    counts: TransitionCounts,
+    rng: np.random.Generator,
+) -> float:
+    """Steps of one attempt of a policy for one attempt; infinite if it misses the goal."""
+    steps, ended = 0, False
+    # A rollout may end at a new state; the next one continues the episode.
+    while not ended:
+        outcome = _roll_out(plans, table, states, len(table), NO_LIMIT, env, counts, rng, reset_ends_episode=True)
+        steps, ended = steps + outcome.steps, len(outcome.reached) > 0
+    return float(steps - (env.start not in states)) if outcome.reached[0] else math.inf
+
+
+def _roll_out(
+    plans: dict[int, ExplorationPlan],
+    table: Actions,
+    states: list[int],
+    max_episode_steps: int,
+    max_steps: int,
+    env: TabularEnv,
+    counts: TransitionCounts,
+    rng: np.random.Generator,
+    reset_ends_episode: bool = False,
+) -> RolloutOutcome:
+    """Play one episode of a policy [T, S]; ``plans`` are those of earlier attempts, by the number of known states."""
+    # An attempt may discover states, for which the policy has no action but the reset.
+    if counts.n_states not in plans:
+        policy = np.full((len(table), counts.n_states, 1), env.n_actions, np.int16)
+        policy[:, : table.shape[1], 0] = table
+        # A run ends a rollout to plan again when a pair was tried often enough. A trial must not end then.
+        no_count_limit = np.full(len(counts.n), np.iinfo(np.int64).max)
+        goal_states, goal = memberships_from_sets([states], counts.n_states), np.zeros(1, np.int64)
+        plans[counts.n_states] = ExplorationPlan(
+            policy, goal, max_episode_steps, no_count_limit, goal_states, reset_ends_episode=reset_ends_episode
+        )
+    return env.rollout(plans[counts.n_states], np.ones(1), counts, rng, (max_steps, 1))
 
 
 def mean_steps_interval(steps: Floats, patience: float, rest: float, alpha: float) -> tuple[float, float]:

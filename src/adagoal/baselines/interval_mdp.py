@@ -19,6 +19,15 @@ times: the k-th point has the share 6 / (pi k)^2 of delta. With X = S A pairs an
     clopper-pearson  p lies between the exact ends, each of which fails with probability t / 2
     weissman         ||p - p_hat||_1 <= sqrt(2 ln((2^b - 2) / t) / n)               t = delta / X * 6 / (pi k)^2
 
+*Any sample size.* One bound needs no grid. Each transition is a coin, and a gambler bets against every probability y
+of it with a mixture: half of the wealth on the Krichevsky-Trofimov mixture KT over all coins, a quarter each on "never"
+and "always". The wealth is a martingale of mean one, so by Ville's inequality, for all n at once,
+
+    betting          n kl(p_hat, y) <= ln(X b / delta) + c ln p_hat + (n - c) ln(1 - p_hat)
+                                       - ln( KT(c, n - c) / 2 + [c = 0] / 4 + [c = n] / 4 )
+
+It pays ln(n) / 2 where the grid pays 2 ln k and a lag, and a constant for successors that never or always come.
+
 The intervals are those of single transitions. Unobserved successors have the intervals of no success in n trials, and
 together at most the mass that the lower ends of the others leave.
 
@@ -29,7 +38,8 @@ anywhere (``Grey`` and ``Black`` of Ashok, Kretinsky, Weininger 2019, "PAC stati
 decision processes and stochastic games", where b is also given as 1 / p_min); the series 6 / (pi k)^2 over rounds of
 sampling (the mean-payoff tool of Agarwal et al. 2022). Only the abstracts of the papers could be opened. *Recalled:*
 that Meggendorfer, Weininger, Wienhoeft (2024, "What are the odds?") recommend Clopper and Pearson's interval; the bound
-of Weissman et al. (2003). *Ours:* the grid.
+of Weissman et al. (2003). *Ours:* the grid, and the betting intervals; Kueffner et al. (2026, arXiv 2606.25797, of
+which we read the abstract) argue for confidence sequences in this place.
 """
 
 from __future__ import annotations
@@ -41,6 +51,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from adagoal.certified.events import interval_end
 from adagoal.certified.goal_table import GoalTable
 from adagoal.core.confidence_bounds import clopper_pearson_bounds
 from adagoal.core.environment import NO_LIMIT, ExplorationPlan
@@ -68,7 +79,7 @@ class IntervalEstimates(GoalTable):
         epsilon: float,
         delta: float,
         space: GoalSpace | None = None,
-        bound: str = "clopper-pearson",
+        bound: str = "betting",
         branching: int | None = None,
         pairs: int | None = None,
     ) -> None:
@@ -119,12 +130,12 @@ class IntervalEstimates(GoalTable):
         """Add new states and goals, and sample pairs that have reached a grid point."""
         self.add_rows()
         self.add_columns()
-        if self.sample_sets.update_sets():
+        if self.sample_sets.update():
             self.stale[:] = True
 
     def _sweep_block(self, block: Longs) -> None:
         """Update both bounds of the columns of the block."""
-        model, start, order = self.sample_sets.robust_model(), self.counts.start, np.flatnonzero(self.counts.seen)
+        model, start, order = self.sample_sets.model(), self.counts.start, np.flatnonzero(self.counts.seen)
         # At most 20 sweeps: the next plan continues from these bounds.
         max_sweeps = 20
         setting = GoalBlock(order, self.block_columns(block), self.cap, True, max_sweeps, tolerance=1e-3 * self.epsilon)
@@ -138,15 +149,13 @@ class IntervalEstimates(GoalTable):
 
     def state(self) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
         """Return the bounds and the samples."""
-        return self.table_state() | {"sampled_counts": self.sample_sets.sampled_counts}, {"plans": self.plans}
+        return self.table_state() | self.sample_sets.state()[0], {"plans": self.plans}
 
     def restore(self, arrays: dict[str, NDArray[Any]], facts: dict[str, Any]) -> None:
         """Continue from a saved :meth:`state`, on restored counts."""
         check_json_value(object_schema(plans=COUNT_SCHEMA), facts)
-        schema = {"sampled_counts": ArraySpec("int64", ("P", "K"), low=0, high=MAX_TRANSITIONS)}
-        check_arrays(schema, arrays)
         self.restore_table(arrays)
-        self.sample_sets.restore_counts(arrays["sampled_counts"])
+        self.sample_sets.restore(arrays, {})
         self.plans = facts["plans"]
 
 
@@ -197,6 +206,24 @@ def weissman_ball(c: Longs, n: Longs, log: Floats, b: int) -> IntervalEnds:
     return IntervalEnds(np.zeros(c.shape), np.ones(c.shape), anything, moved)
 
 
+def betting_ends(c: Longs, n: Longs, log: Floats, b: int) -> IntervalEnds:
+    """Intervals by betting, valid for all n at once, with the arguments of :func:`hoeffding_ends`."""
+    low, high = _betting_interval(c, n[:, None], log[:, None] + math.log(b))
+    unseen = _betting_interval(np.zeros_like(n), n, log + math.log(b))[1]
+    return _make_interval_ends(c, low, high, unseen, b)
+
+
+def _betting_interval(c: Longs, n: Longs, log: Floats) -> tuple[Floats, Floats]:
+    from scipy.special import gammaln, xlogy
+
+    p = c / n
+    mixture = gammaln(c + 0.5) + gammaln(n - c + 0.5) - gammaln(n + 1.0) - math.log(math.pi)
+    # A quarter of the wealth is on "never" and on "always", and one of them may still be there.
+    wealth = np.logaddexp(mixture - math.log(2.0), np.where((c == 0) | (c == n), -math.log(4.0), -np.inf))
+    radius = np.maximum(log - wealth + xlogy(c, p) + xlogy(n - c, 1.0 - p), 0.0) / n
+    return interval_end(p, radius, 0.0), interval_end(p, radius, 1.0)
+
+
 def _make_interval_ends(c: Longs, low: Floats, high: Floats, unseen: Floats, b: int) -> IntervalEnds:
     """Intervals of the observed successors, and the mass of all others, each of which has at most ``unseen`` [m]."""
     others = b - (c > 0).sum(axis=1)
@@ -208,6 +235,7 @@ INTERVAL_BOUNDS: dict[str, Callable[[Longs, Longs, Floats, int], IntervalEnds]] 
     "hoeffding": hoeffding_ends,
     "clopper-pearson": clopper_pearson_ends,
     "weissman": weissman_ball,
+    "betting": betting_ends,
 }
 
 
@@ -217,7 +245,9 @@ class FixedSampleSets:
     def __init__(self, counts: TransitionCounts, pairs: int, delta: float, branching: int, bound: str) -> None:
         """``pairs`` bounds the number of pairs, ``branching`` the successors of each; ``bound``: INTERVAL_BOUNDS."""
         self.counts, self.branching, self._bound_function = counts, branching, INTERVAL_BOUNDS[bound]
-        self._union_log = math.log(pairs / delta) + math.log(math.pi**2 / 6)
+        # Whether the bound holds for all sample sizes at once. The others pay for the grid.
+        self._holds_always = bound == "betting"
+        self._union_log = math.log(pairs / delta) + (0.0 if self._holds_always else math.log(math.pi**2 / 6))
         shape = counts.successor.shape
         self.sampled_counts: Longs = np.zeros(shape, np.int64)  # [X, K]: the counts at the last grid point
         self._interval_ends = IntervalEnds(np.zeros(shape), np.zeros(shape), np.ones(shape[0]), np.ones(shape[0]))
@@ -227,7 +257,7 @@ class FixedSampleSets:
         """Counts [X] at which the pairs are sampled next."""
         return SAMPLE_GRID[np.searchsorted(SAMPLE_GRID, self.counts.n, side="right")]
 
-    def update_sets(self) -> bool:
+    def update(self) -> bool:
         """Sample the pairs that have reached a grid point; return False if no pair has."""
         counts = self.counts
         self._grow_arrays()
@@ -236,8 +266,10 @@ class FixedSampleSets:
         absent = counts.absent & (q > 0.0)
         low[absent, 0], high[absent, 0], q[absent], moved[absent] = 1.0, 1.0, 0.0, 0.0
         n = counts.n
-        on_grid = SAMPLE_GRID[np.searchsorted(SAMPLE_GRID, n)] == n
-        pairs = np.flatnonzero(on_grid & (n > self.sampled_counts.sum(axis=1)))
+        sampled = self.sampled_counts.sum(axis=1)
+        # A bound that holds for every n could be updated at once, but 2% more tries are not worth the time.
+        due = n >= 1.02 * sampled if self._holds_always else SAMPLE_GRID[np.searchsorted(SAMPLE_GRID, n)] == n
+        pairs = np.flatnonzero(due & (n > sampled))
         if not len(pairs):
             return False
         if counts.support.max() > self.branching:
@@ -246,6 +278,19 @@ class FixedSampleSets:
         self.sampled_counts[pairs] = counts.count[pairs]
         self._compute_ends(pairs)
         return True
+
+    def next_counts(self) -> Longs | None:
+        """Return the counts at which a pair must be sampled; None for any."""
+        return None if self._holds_always else self.next_sample_counts
+
+    def state(self) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
+        """Return the samples."""
+        return {"sampled_counts": self.sampled_counts}, {}
+
+    def restore(self, arrays: dict[str, NDArray[Any]], facts: dict[str, Any]) -> None:
+        """Continue from a saved :meth:`state`, on restored counts."""
+        check_arrays({"sampled_counts": ArraySpec("int64", ("P", "K"), low=0, high=MAX_TRANSITIONS)}, arrays)
+        self.restore_counts(arrays["sampled_counts"])
 
     def restore_counts(self, count: Longs) -> None:
         """Restore saved ``sampled_counts``."""
@@ -257,14 +302,14 @@ class FixedSampleSets:
             and (count <= counts.count[:pairs, :width]).all()
             # Observed successors come first: at most one change from positive counts to zeros.
             and (np.diff(count > 0, axis=1).astype(int).sum(axis=1) <= (count[:, 0] > 0)).all()
-            and np.isin(n, np.append(SAMPLE_GRID, 0)).all()
+            and (self._holds_always or np.isin(n, np.append(SAMPLE_GRID, 0)).all())
         ):
             raise ValueError("the samples do not fit the counts")
         self._grow_arrays()
         self.sampled_counts[:pairs, :width] = count
         self._compute_ends(np.flatnonzero(n))
 
-    def robust_model(self) -> RobustModel:
+    def model(self) -> RobustModel:
         """Return the sets in the form that sweeps read."""
         counts, n = self.counts, np.maximum(self.sampled_counts.sum(axis=1), 1)
         support = (self.sampled_counts > 0).sum(axis=1).astype(np.int32)
@@ -276,7 +321,8 @@ class FixedSampleSets:
     def _compute_ends(self, pairs: Longs) -> None:
         c = self.sampled_counts[pairs]
         n = c.sum(axis=1)
-        log = self._union_log + 2.0 * np.log(1.0 + np.searchsorted(SAMPLE_GRID, n))
+        looks = 0.0 if self._holds_always else 2.0 * np.log(1.0 + np.searchsorted(SAMPLE_GRID, n))
+        log = self._union_log + looks + np.zeros(len(n))
         for array, new in zip(self._interval_ends, self._bound_function(c, n, log, self.branching), strict=True):
             array[pairs] = new
 

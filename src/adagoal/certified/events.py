@@ -367,14 +367,14 @@ def conditional_intervals(model: EmpiricalModel) -> tuple[Floats, Floats]:
     used = np.arange(model.p.shape[1]) < model.support[:, None]
     radius = np.broadcast_to(model.r[:, None], used.shape)
     single = (model.support == 1)[:, None] & used
-    low, high = _interval_end(model.p_split, radius, 0.0), _interval_end(model.p_split, radius, 1.0)
+    low, high = interval_end(model.p_split, radius, 0.0), interval_end(model.p_split, radius, 1.0)
     # Given that the only observed successor comes, its probability is one: there is nothing to estimate.
     low[single] = high[single] = 1.0
     low[~used] = high[~used] = 0.0
     return low, high
 
 
-def _interval_end(p: Floats, radius: Floats, outer: float) -> Floats:
+def interval_end(p: Floats, radius: Floats, outer: float) -> Floats:
     """Return the end of {y : kl(p, y) <= radius} on the side of ``outer`` (0 or 1), by bisection."""
     inside, outside = p.copy(), np.full(p.shape, outer)
     for _ in range(60):

@@ -338,6 +338,14 @@ goals_help = (
     "predicates. keys:0,1: states that agree in these entries of the observation are one goal.  [default: all states]"
 )
 
+avoid_option = click.option(
+    "--avoid",
+    type=ParsedParam("STATE,...", split_goals, "states or labels with commas between them"),
+    multiple=True,
+    callback=_join_goals,
+    help="With --within: states or labels that must not be entered on the way.",
+)
+
 
 def announce_compilation(quiet: bool = False) -> None:
     """Say at once that this command will compile, if Numba's cache is empty. Importing Numba takes half a second."""

@@ -34,7 +34,7 @@ LONG_AUDIT_SIZE = 10**6
 @click.command(
     cls=options.GroupedCommand,
     groups={
-        "Problem": "radius epsilon delta method method_args constants seed budget",
+        "Problem": "radius within probability avoid epsilon delta method method_args constants seed budget",
         "Goals": "goal_rule goals",
         "Environment": "env_args model_constants start start_seed max_states step_timeout",
         "Execution": "workers engine address estimate live",
@@ -43,7 +43,9 @@ LONG_AUDIT_SIZE = 10**6
     epilog="Example: adagoal explore two-room --radius 40 --epsilon 1 --delta 0.1 --seed 0 --out runs/rooms",
 )
 @options.env_argument
-@setting_options(ExplorationSettings, "radius", required=True)
+@setting_options(ExplorationSettings, "radius", default=None)
+@setting_options(ExplorationSettings, "within", "probability")
+@options.avoid_option
 @setting_options(ExplorationSettings, "epsilon", "delta", "method", "method_args")
 @options.constants_option
 @setting_options(ExplorationSettings, "goal_rule", "budget", "seed")
@@ -106,12 +108,13 @@ def explore(
 
 
 def _folder_options(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the radius, and the other settings that differ from their defaults: they name the default folder."""
+    """Return the radius or within, and the other settings that differ from defaults: they name the default folder."""
     # without the budget, because a run with a larger one continues in the same folder
-    unnamed = {"env", "radius", "budget", *ExecutionOptions.__dataclass_fields__}
+    first = "radius" if given["within"] is None else "within"
+    unnamed = {"env", "budget", first, *ExecutionOptions.__dataclass_fields__}
     defaults = {parameter.name: parameter.default for parameter in click.get_current_context().command.params}
     rest = {name: given[name] for name in given if name not in unnamed}
-    return {"radius": given["radius"]} | {
+    return {first: given[first]} | {
         name: value for name, value in rest.items() if value not in (None, {}, (), defaults[name])
     }
 
@@ -219,7 +222,8 @@ def play(folder: Path, as_json: bool, **given: Any) -> None:
     if as_json:
         click.echo(json.dumps([trial.to_dict() for trial in trials], indent=1))
     else:
-        bounds = "certified steps" if result.guarantee else "estimated steps"
+        quantity = "steps" if result.setting.within is None else "probability"
+        bounds = f"{'certified' if result.guarantee else 'estimated'} {quantity}"
         table = Table("goal", "", bounds, "measured", "99% interval", "", box=None, pad_edge=False)
         for trial in trials:
             low, high = trial.interval

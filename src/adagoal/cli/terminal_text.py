@@ -37,16 +37,17 @@ def echo_wrapped(text: str, indent: str = "", err: bool = False) -> None:
 
 
 def exploration_lines(result: Result, folder: Path, top: int) -> Iterator[str]:
-    """Yield the ``top`` nearest goals of a result as bars, and the command that shows all of them."""
+    """Yield the ``top`` best goals of a result as bars, and the command that shows all of them."""
     # the intervals of a void run mean nothing
     rows = [row for row in result.table() if row["within"] and result.status is not Status.VOID]
-    rows.sort(key=lambda row: (row["lower"], row["goal"]))
+    measure = result.measure
+    rows.sort(key=measure.sort_key)
     bars = []
     for row in rows[:top]:
         lower, upper = row["lower"], row["upper"]
         numbers = f"{lower:.2f} to {upper:.2f}" if math.isfinite(upper) else f"{lower:.2f} or more"
         bars.append((row["label"], numbers + " open" * row["open"], lower, upper))
-    yield from draw_bars(bars, result.radius, f"radius {result.radius:g}")
+    yield from draw_bars(bars, measure.threshold, measure.threshold_text)
     if len(rows) > top:
         width = shutil.get_terminal_size((80, 24)).columns
         yield click.wrap_text(f"{len(rows) - top} more: adagoal show {quote(str(folder))} --top {len(rows)}", width)

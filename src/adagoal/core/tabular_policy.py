@@ -17,7 +17,9 @@ class Policy:
 
     T = 1 is a stationary policy. T = H is the paper's non-stationary policy (Algorithm ``algo``, output): the actions
     of stages 1 to H, then the reset, and again from stage 1. Calling the policy with a state returns the action and,
-    for T > 1, advances its clock. A reset that the table itself chooses does not change the clock.
+    for T > 1, advances its clock. A reset that the table itself chooses does not change the clock, unless
+    ``one_attempt``: then the policy has given the attempt up, and the next one begins. ``policy(state, step)`` reads
+    the table at a step (0, 1, ...) and leaves the clock alone.
 
     >>> policy = result.policy(goal)
     >>> action = policy.act(observation)
@@ -29,6 +31,7 @@ class Policy:
     reset_action: int
     # Maps an observation to its state, or to None if the run never saw it.
     find: Callable[[Any], int | None] | None = field(default=None, repr=False)
+    one_attempt: bool = False  # whether the table is for one attempt of T steps (docs/probabilities.md)
     _clock: int = field(default=0, repr=False)
 
     @property
@@ -54,11 +57,14 @@ class Policy:
             return self.reset_action
         return self(state)
 
-    def __call__(self, state: int) -> int:
+    def __call__(self, state: int, step: int | None = None) -> int:
         if not 0 <= index(state) < self.actions.shape[1]:
             raise InputError(f"state: must be in 0..{self.actions.shape[1] - 1}, got {state}")
-        if self.stationary:
+        if self.stationary and not self.one_attempt:
             return int(self.actions[0, state])
-        stage, horizon = self._clock, self.actions.shape[0]
-        self._clock = (stage + 1) % (horizon + 1)
-        return self.reset_action if stage == horizon else int(self.actions[stage, state])
+        stage, horizon = self._clock if step is None else index(step), self.actions.shape[0]
+        action = int(self.actions[stage, state]) if 0 <= stage < horizon else self.reset_action
+        if step is None:
+            gives_up = self.one_attempt and action == self.reset_action
+            self._clock = 0 if gives_up else (stage + 1) % (horizon + 1)
+        return action

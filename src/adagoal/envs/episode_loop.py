@@ -53,6 +53,7 @@ class EpisodePlan(NamedTuple):
     stop_at_new_state: bool
     n_actions: int
     start: int
+    reset_ends_episode: bool
 
 
 class EpisodeEnv(Protocol):
@@ -83,7 +84,7 @@ def make_episode_plan(plan: ExplorationPlan, weights: Floats, n_actions: int, st
     goals_of_states = np.arange(n_states)[:, None] if plan.goals_of_states is None else plan.goals_of_states
     goals = plan.goal_state, goals_of_states, goals_of_states.shape[1], np.cumsum(weights)
     ends = plan.max_episode_steps, stop_at_new_state
-    return EpisodePlan(plan.policy, stages, n_states, *goals, *ends, n_actions, start)
+    return EpisodePlan(plan.policy, stages, n_states, *goals, *ends, n_actions, start, plan.reset_ends_episode)
 
 
 def to_python_plan(plan: EpisodePlan) -> EpisodePlan:
@@ -141,6 +142,10 @@ def play_episodes(env: Any, plan: EpisodePlan, position: Any, rng: Any, max_step
                 break
             continue
         action = plan.n_actions if must_reset(env, state) else choose_action(env, plan, state, column, episode_steps)
+        # In the start it cannot end the episode: without a step in between, the loop would never return.
+        if action == plan.n_actions and plan.reset_ends_episode and state != plan.start:
+            episode_steps = plan.max_episode_steps
+            continue
         if action == plan.n_actions:
             next_state, event = reset_from(env, state), NO_EVENT
         else:

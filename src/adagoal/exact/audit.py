@@ -62,6 +62,7 @@ class Audit:
     radius: float
     epsilon: float
     rows: tuple[GoalFinding, ...] = field(repr=False)
+    measure: str = "V"  # what is compared: values V (expected steps) or probabilities P
 
     @property
     def ok(self) -> bool:
@@ -111,7 +112,8 @@ class Audit:
     def table(self) -> str:
         """Return a text table of the goals in X or G_{L + epsilon}, and the verdict."""
         lines = [
-            f"{'goal':>12} {'V*':>10} {'V^pi':>10} {'gap':>9} {'margin':>9} {'lower':>9} {'upper':>9}  in      verdict"
+            f"{'goal':>12} {self.measure + '*':>10} {self.measure + '^pi':>10} {'gap':>9} {'margin':>9} {'lower':>9} "
+            f"{'upper':>9}  in      verdict"
         ]
         for row in self.rows:
             if not (row.in_X or row.in_G_L_eps):

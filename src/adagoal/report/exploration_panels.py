@@ -68,7 +68,8 @@ def map_panel(source: ExplorationSource) -> PanelContent:
     members = [result.members(g) for g in goals.tolist()]
     values = {
         "guarantee": result.guarantee,
-        "radius": result.radius,
+        "within": result.setting.within,
+        "measure": result.measure._asdict(),
         "epsilon": result.setting.epsilon,
         "steps": result.steps,
         "reset": result.reset_action,
@@ -111,7 +112,9 @@ def unknown_panel(source: ExplorationSource) -> PanelContent:
     result, states, folder = source
     # Equal errors are sorted by number, so equal results give equal pages.
     worst = sorted((g for g in result.errors if result.errors[g] > 0), key=lambda g: (-result.errors[g], g))[:5]
-    error_texts = {g: f"{e:.3f} steps" if math.isfinite(e) else "no bound yet" for g, e in result.errors.items()}
+    error_texts = {
+        g: f"{e:.3f}{result.measure.unit}" if math.isfinite(e) else "no bound yet" for g, e in result.errors.items()
+    }
     goals = [(g, numbered_goal_name(result, states, g), error_texts[g]) for g in worst]
     is_open = result.status in (Status.BUDGET, Status.INTERRUPTED)
     lines, command = [], ""
@@ -124,7 +127,9 @@ def unknown_panel(source: ExplorationSource) -> PanelContent:
         command = "" if folder is None else resume_command(result, folder)
     elif result.status is Status.CERTIFIED and goals:  # a void run claims nothing
         most = max(result.errors.values())
-        lines = [f"Each of the {len(result.goals)} policies needs at most {most:.3g} steps more than the best one."]
+        lines = [
+            f"Each of the {len(result.goals)} policies is at most {most:.3g}{result.measure.unit} worse than the best."
+        ]
     shown = (is_open, lines, command, goals, result.guarantee, guarantee_badge(result))
     return PanelContent(html=render_macro("exploration.html", "unknown", *shown))
 
@@ -132,7 +137,7 @@ def unknown_panel(source: ExplorationSource) -> PanelContent:
 def table_panel(source: ExplorationSource) -> PanelContent:
     """Return the frame of the table; its rows are the goals of the map."""
     result = source.result
-    shown = (result.setting.epsilon, result.guarantee, guarantee_badge(result))
+    shown = (result.setting.epsilon, result.guarantee, guarantee_badge(result), result.measure)
     return PanelContent(html=render_macro("exploration.html", "table", *shown))
 
 
@@ -165,6 +170,8 @@ def settings_panel(source: ExplorationSource) -> PanelContent:
         "goals considered": considered,
         # A radius such as "auto" grows during the run; the page shows where it ended, too.
         "radius": result.radius if setting.radius == result.radius else f"{result.radius:g} ({setting.radius})",
+        "probability": "none" if setting.probability is None else setting.probability,
+        "states to avoid": ", ".join(map(str, setting.avoid or ())) or "none",
         "epsilon": setting.epsilon,
         "delta": setting.delta,
         "seed": setting.seed,

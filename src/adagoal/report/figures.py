@@ -102,7 +102,7 @@ def draw_curve_plots(plots: Sequence[CurvePlot]) -> Figure:
 
 def exploration_figures(result: Result, states: StateMetadata) -> dict[str, tuple[Figure, str]]:
     """Return the figures of an exploration with their captions, by file name."""
-    caption = "Bounds on the expected number of steps from the start to every goal."
+    caption = f"Bounds for every goal: {result.measure.quantity} from the start."
     has_map = states.layout is not None and result.goal_names is None
     figures = {"goals.png": ((draw_goal_map if has_map else draw_intervals)(result, states), caption)}
     steps, _, error, _ = result.arrays["trace"].T
@@ -116,27 +116,35 @@ def exploration_figures(result: Result, states: StateMetadata) -> dict[str, tupl
 def draw_goal_map(result: Result, states: StateMetadata) -> Figure:
     """Draw lower and upper bounds on the grid; goals outside X are grey."""
     assert states.layout is not None
-    L, epsilon = result.radius, result.setting.epsilon
-    norm = Normalize(0.0, L + epsilon)
+    measure = result.measure
+    norm = Normalize(0.0, measure.top)
     numbers = np.arange(len(states.layout.cells))
     in_X, is_open, seen = (np.isin(numbers, list(g)) for g in (result.goals, result.open_goals, result.certificates))
     width, height = map_size_inches(states.layout, 2)
     figure = Figure((width + 1.0, height + 1.0), layout="constrained")
     axes: Sequence[Axes] = figure.subplots(1, 2)
-    titles = "at least (best policy)", "at most (returned policy)"
+    titles = [f"{bound} ({owner})" for bound, owner in zip(("at least", "at most"), measure.owners, strict=True)]
     for which, (ax, title) in enumerate(zip(axes, titles, strict=True)):
         values = np.full(len(numbers), np.nan)
         for goal, bounds in result.certificates.items():
             if in_X[goal] and math.isfinite(bounds[which]):
                 values[goal] = bounds[which]
         cells = draw_grid_map(
-            ax, states, values, norm, colormaps["viridis"], shown=in_X, seen=seen, marked=is_open, numbers=".0f"
+            ax,
+            states,
+            values,
+            norm,
+            colormaps["viridis"],
+            shown=in_X,
+            seen=seen,
+            marked=is_open,
+            numbers=f".{measure.digits}f",
         )
         ax.set_title(title, fontsize=10)
-    figure.colorbar(cells, ax=axes, shrink=0.8, label="expected steps")
+    figure.colorbar(cells, ax=axes, shrink=0.8, label=measure.quantity)
     patches = [
         Patch(color=MapColour.WALL, label="wall"),
-        Patch(facecolor=MapColour.OUTSIDE, label=f"beyond {L:g} steps"),
+        Patch(facecolor=MapColour.OUTSIDE, label=measure.beyond),
     ]
     patches += [
         Patch(facecolor=MapColour.UNSEEN, edgecolor=MapColour.NEUTRAL, hatch="///", label="never seen, or no bound yet")
@@ -149,11 +157,12 @@ def draw_goal_map(result: Result, states: StateMetadata) -> Figure:
 
 def draw_intervals(result: Result, states: StateMetadata) -> Figure:
     """Draw the certificates as intervals, sorted by their lower bounds."""
-    L, epsilon = result.radius, result.setting.epsilon
+    measure, epsilon = result.measure, result.setting.epsilon
+    L = measure.threshold
     X, open_goals = set(result.goals), set(result.open_goals)
     order = sorted(result.certificates, key=lambda g: (g not in X, *result.certificates[g], g))
     # Goals far beyond the radius must not squeeze the others.
-    top = max([L + epsilon, *(min(result.certificates[g].lower, 2 * L) for g in order)]) * 1.08
+    top = max([measure.top, *(min(result.certificates[g].lower, 2 * L) for g in order)]) * 1.08
     lower = np.array([result.certificates[g].lower for g in order])
     upper = np.minimum([result.certificates[g].upper for g in order], top)
     colours = [
@@ -166,9 +175,10 @@ def draw_intervals(result: Result, states: StateMetadata) -> Figure:
     ax.add_collection(LineCollection(segments, colors=colours, linewidths=max(1.0, min(6.0, 300 / max(len(order), 1)))))
     ax.scatter(place, lower, c=colours, s=8)
     ax.axhline(L, color="black", linewidth=0.8)
-    ax.axhline(L + epsilon, color="black", linewidth=0.8, linestyle=":")
-    ax.annotate("L and L + epsilon", (0, L), xytext=(2, 3), textcoords="offset points", fontsize=8)
-    ax.set(xlim=(-1, len(order)), ylim=(0, top), ylabel="expected steps from the start", xlabel="goals, sorted")
+    ax.axhline(L + measure.sign * epsilon, color="black", linewidth=0.8, linestyle=":")
+    marks = "L and L + epsilon" if measure.sign > 0 else "p and p - epsilon"
+    ax.annotate(marks, (0, L), xytext=(2, 3), textcoords="offset points", fontsize=8)
+    ax.set(xlim=(-1, len(order)), ylim=(0, top), ylabel=f"{measure.quantity} from the start", xlabel="goals, sorted")
     if len(order) <= 40:  # more names would overlap
         names = [to_single_line(numbered_goal_name(result, states, g), 28) for g in order]
         ax.set_xticks(place, names, rotation=90, fontsize=7, parse_math=False)

@@ -169,10 +169,12 @@ def _describe(schema: dict[str, Any], text: str) -> dict[str, Any]:
 
 
 def _settings_schema() -> dict[str, Any]:
+    avoided = {"type": "array", "items": {"type": ["integer", "string"], "minimum": 0, "maxLength": 10_000}}
     return settings_json_schema(
         ExplorationSettings,
         declared_settings(ExplorationSettings),
         goal_space=_describe(nullable_schema(_states_schema()), "goals that are single states; null: all states"),
+        avoid=_describe(nullable_schema(avoided), "states and labels to avoid; null: none"),
         goal_sets=_describe(nullable_schema({"type": "object"}), "description of goals that are not single states"),
     )
 
@@ -194,9 +196,17 @@ def _result_schema() -> dict[str, Any]:
             "goal": _describe(number, "the state, or the number of a set"),
             "label": {"type": "string", "description": "its name"},
             "states": _describe(COUNT_SCHEMA, "number of its known states, if the goals are sets"),
-            "lower": _describe(bound, "lower bound on the expected steps of the best policy; null: no bound"),
-            "upper": _describe(bound, "upper bound on the expected steps of the returned policy; null: no bound yet"),
-            "error": _describe(bound, "bound on the steps that the returned policy loses to the best"),
+            "lower": _describe(
+                bound,
+                "lower bound on the expected steps of the best policy, or with within on the probability of the "
+                "returned policy; null: no bound",
+            ),
+            "upper": _describe(
+                bound,
+                "upper bound on the expected steps of the returned policy, or with within on the probability of the "
+                "best policy; null: no bound yet",
+            ),
+            "error": _describe(bound, "bound on the steps, or the probability, that the policy loses to the best"),
         },
     }
     settings = _settings_schema()["properties"]
@@ -239,6 +249,7 @@ POLICIES_SCHEMA = {
     "episode_goals": ArraySpec("int32", ("E",), low=-2),
     "observations": ArraySpec("uint8", ("K", DIGEST_BYTES), optional=True),
     "goals_at": ArraySpec("int32", ("S", "W"), low=-1, optional=True),
+    "avoided": ArraySpec("bool", ("S",), optional=True),
     "episode_reached": ArraySpec("bool", ("E",)),
     "trace": ArraySpec("float64", ("N", 4), low=0, finite=False),
     "visits": ArraySpec("int64", ("S",), low=0),
@@ -251,7 +262,7 @@ POLICIES_SCHEMA = {
 """Arrays of policies.npz, for S states, A actions without the reset, and G goals with policies of T stages.
 
 ``goals_at`` lists the goals of each state, padded with -1; without it every state is its own goal. ``observations`` are
-digests of the observations of the first K states."""
+digests of the observations of the first K states. ``avoided`` are the states to avoid, in runs with ``within``."""
 
 RUN_CHECKPOINT_SCHEMA = object_schema(
     setting=_settings_schema(),

@@ -73,7 +73,12 @@ class ExplorationSession:
         counts = TransitionCounts(env.initial_states, env.n_actions, env.start)
         radius = INITIAL_RADIUS if setting.has_growing_radius else float(setting.radius)
         space = goal_spec.build_goal_space(setting, env, goals)
-        problem = methods.ExplorationProblem(env, counts, radius, setting.epsilon, setting.delta, space, setting.seed)
+        reach = None
+        if setting.within is not None and setting.probability is not None:
+            avoided = goal_spec.find_avoided_states(setting, env, space)
+            reach = methods.ReachTarget(setting.within, setting.probability, avoided)
+        accuracy = setting.epsilon, setting.delta
+        problem = methods.ExplorationProblem(env, counts, radius, *accuracy, space, setting.seed, reach)
         estimates = methods.build_estimates(setting.method, problem, setting.method_args)
         if setting.has_growing_radius:
             cast(SupportsRadiusCurriculum, estimates).set_radius(radius, 1)
@@ -154,7 +159,7 @@ class ExplorationSession:
         return result
 
     def describe_result(self, result: Result) -> str:
-        return f"the answer ({result.status}, {len(result.goals)} goals within {result.radius:g} steps)"
+        return f"the answer ({result.status}, {len(result.goals)} goals {result.measure.scope})"
 
     def is_save_due(self, folder: RunFolder) -> bool:
         """Return True if it is time for a checkpoint, and the environment can be restored to this moment."""
@@ -273,6 +278,8 @@ def build_result(setting: ExplorationSettings, run: ExplorationRun, status: Stat
     """
     estimates, space = run.estimates, run.goal_space
     S = run.counts.n_states
+    # Estimates of probabilities have a radius of their own, 1 - p; that of the run is its number of steps.
+    radius = float(estimates.L if setting.within is None else setting.within)
     # The column with goal_state -1 stands for all unseen goals, so its bounds are no goal's own.
     own = estimates.goal_state[estimates.column[estimates.goals]] >= 0
     visited = np.isin(estimates.goals, space.goals_of_states[:S][run.counts.seen])
@@ -299,8 +306,8 @@ def build_result(setting: ExplorationSettings, run: ExplorationRun, status: Stat
     return Result(
         setting=setting,
         status=status,
-        radius=float(estimates.L),
-        certified_radius=float(estimates.L) if status is Status.CERTIFIED else None,
+        radius=radius,
+        certified_radius=radius if status is Status.CERTIFIED else None,
         goals=chosen,
         certificates={g: Certificate(*estimates.distance_bounds(g)) for g in estimates.goals[own | visited].tolist()},
         errors={g: float(estimates.E[estimates.column[g]]) for g in chosen},

@@ -224,7 +224,10 @@ class ExplorationProgress(ProgressDisplay):
         if not estimates.guarantee:
             goals = f"goals: {n_done} done, {int(is_open.sum())} open (no guarantee)"
         largest = float(estimates.E[is_open].max(initial=0.0))
-        error = f"largest error {largest:.3g}, epsilon {estimates.epsilon:g}, radius {estimates.L:g}"
+        # Estimates of probabilities have the radius 1 - p.
+        probability = None if run.setting is None else run.setting.probability
+        target = f"radius {estimates.L:g}" if probability is None else f"probability {probability:g}"
+        error = f"largest error {largest:.3g}, epsilon {estimates.epsilon:g}, {target}"
         left = []
         if total is not None and speed > 0:
             left = [f"about {format_duration(max(total - run.steps, 0.0) / speed)} left"]

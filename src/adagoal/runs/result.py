@@ -34,6 +34,7 @@ from adagoal.runs.exploration_files import (
     read_state_metadata,
 )
 from adagoal.runs.folder_reader import MANIFEST_FORMAT, FolderFiles, RunKind, SavedRun, read_saved_run
+from adagoal.runs.measure import Measure, measure_of
 from adagoal.runs.result_text import result_to_html
 from adagoal.runs.run_folder import open_locked_folder
 from adagoal.settings.exploration import ExplorationSettings
@@ -43,7 +44,11 @@ if TYPE_CHECKING:
 
 
 class Certificate(NamedTuple):
-    """Bounds on expected steps from s0: the best policy needs at least ``lower``, the returned at most ``upper``."""
+    """Bounds on expected steps from s0: the best policy needs at least ``lower``, the returned at most ``upper``.
+
+    In a run with ``within``, bounds on probabilities: the returned policy has at least ``lower``, none more than
+    ``upper``.
+    """
 
     lower: float
     upper: float
@@ -110,11 +115,24 @@ class Result:
 
     def __repr__(self) -> str:
         problem = f"{self.setting.env} within {self.setting.radius} steps"
+        if self.setting.probability is not None:
+            problem += f" with probability {self.setting.probability:g}"
         outcome = f"{len(self.goals)} goals, {len(self.open_goals)} of them open"
         return f"<Result of {problem}, {self.status}: {outcome}, after {self.steps:,} steps>"
 
     def _repr_html_(self) -> str:
         return result_to_html(self)
+
+    @property
+    def measure(self) -> Measure:
+        """What the bounds measure: expected steps, or probabilities in a run with ``within``.
+
+        Examples
+        --------
+        >>> result.measure.quantity
+        'expected steps'
+        """
+        return measure_of(self)
 
     def goal(self, goal: int | str) -> int:
         """Return the number of a goal given by its number or its name.
@@ -146,7 +164,7 @@ class Result:
         return self.label(goal) if self.goal_names is None else to_single_line(self.goal_names[goal])
 
     def members(self, goal: int | str) -> list[int]:
-        """Return the known states of a goal, which is reached in any of them.
+        """Return the known states of a goal, which is reached in any of them; without states to avoid.
 
         Parameters
         ----------
@@ -158,9 +176,11 @@ class Result:
         [1]
         """
         number = self.goal(goal)
-        if self.goal_names is None:
-            return [number]
-        return [int(s) for s in np.flatnonzero(membership_mask(self.arrays["goals_at"], number))]
+        states = [number]
+        if self.goal_names is not None:
+            states = np.flatnonzero(membership_mask(self.arrays["goals_at"], number)).tolist()
+        avoided = self.arrays.get("avoided")
+        return states if avoided is None else [state for state in states if not avoided[state]]
 
     def certificate(self, goal: int | str) -> Certificate:
         """Return bounds on the expected number of steps from s0 to the goal.
@@ -218,7 +238,7 @@ class Result:
         finder = None
         if self.view.start is not None:
             finder = StateFinder(self.view, self.arrays.get("observations"), self.n_states)
-        return Policy(number, table, self.reset_action, finder)
+        return Policy(number, table, self.reset_action, finder, one_attempt=self.setting.within is not None)
 
     def _goal_number(self, goal: int | str) -> int:
         return self.goal(goal) if isinstance(goal, str) else goal
@@ -531,8 +551,8 @@ def settings_from_json(data: Mapping[str, Any]) -> ExplorationSettings:
     """Return the settings among the entries of a checkpoint or a ``result.json``."""
     fields = {name: data[name] for name in ExplorationSettings.__dataclass_fields__}
     # A tuple again, because settings are compared with those of the caller.
-    goal_space = fields.pop("goal_space")
-    return ExplorationSettings(**fields, goal_space=None if goal_space is None else tuple(goal_space))
+    goal_space, avoid = (None if data[name] is None else tuple(data[name]) for name in ("goal_space", "avoid"))
+    return ExplorationSettings(**{**fields, "goal_space": goal_space, "avoid": avoid})
 
 
 def _result_from_json(data: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> Result:
@@ -561,7 +581,7 @@ def _check_result_consistency(result: Result) -> None:
     # and maps are indexed by goals and states from both.
     arrays, status = result.arrays, result.status
     goals, policy_goals = set(result.goals), arrays["policy_goals"].tolist()
-    trace_steps = arrays["trace"][:, 0]
+    trace_steps, within = arrays["trace"][:, 0], result.setting.within
     sets = result.goal_names is not None
     n_goals = len(result.goal_names or ()) if sets else len(arrays["visits"])
     named = (*result.certificates, *policy_goals, arrays["episode_goals"].max(initial=-1))
@@ -573,6 +593,9 @@ def _check_result_consistency(result: Result) -> None:
         "a past of other goals": arrays["past_goals"].max(initial=-1) < n_goals + sets,
         "a past with policies of other bounds": "past_policy" not in arrays
         or len(arrays["past_policy"]) == np.isfinite(arrays["past_upper"]).sum(),
+        "states to avoid without a number of steps, or the reverse": ("avoided" in arrays) == (within is not None),
+        "policies of another length": within is None or not goals or arrays["policy"].shape[1] == within,
+        "a probability above 1": within is None or all(up <= 1.0 for _, up in result.certificates.values()),
         "more observations than states": result.n_states <= len(arrays["visits"]),
         "a goal without a policy": goals <= set(policy_goals),
         "two policies for a goal": len(set(policy_goals)) == len(policy_goals),

@@ -30,16 +30,17 @@ def result_to_html(result: Result) -> str:
     red, grey, orange = "#c0392b", "#7f8c8d", "#d68910"
     colours = {Status.CERTIFIED: "#2e8b57", Status.VOID: red, Status.STOPPED: grey, Status.DONE: grey}
     colour = colours.get(result.status, orange)
-    rows = sorted((row for row in result.table() if row["within"]), key=lambda row: (row["lower"], row["goal"]))
+    measure = result.measure
+    rows = sorted((row for row in result.table() if row["within"]), key=measure.sort_key)
     shown = rows[:MAX_SUMMARY_ROWS]
-    longest = max((row["upper"] for row in shown if math.isfinite(row["upper"])), default=result.radius)
+    longest = max((row["upper"] for row in shown if math.isfinite(row["upper"])), default=measure.threshold)
     lines = [
         f'<p><b style="color:{colour}">{result.status}</b> {escape(_format_summary_line(result))}</p>',
         *(f'<p style="color:{red}">{escape(reason)}</p>' for reason in result.void),
         *(f"<p>warning: {escape(warning)}</p>" for warning in result.warnings),
     ]
     if shown:
-        header = _format_row("th", ("goal", "expected steps", "", "worse than the best by at most"))
+        header = _format_row("th", ("goal", measure.quantity, "", "worse than the best by at most"))
         # The longest bound is 0 if the start is the only goal.
         goals = "".join(_format_goal_row(row, max(longest, 1e-9), colour) for row in shown)
         lines.append(f"<table><thead>{header}</thead><tbody>{goals}</tbody></table>")
@@ -66,7 +67,7 @@ def _format_summary_line(result: Result) -> str:
     goals = _goal_count_text(len(result.goals)) + (f", {len(result.open_goals)} open," if result.open_goals else "")
     promise = f"δ = {setting.delta:g}" if result.guarantee else NO_GUARANTEE_TEXT
     return (
-        f"· {setting.env} · {goals} within {result.radius:g} steps (ε = {setting.epsilon:g}, {promise}) · "
+        f"· {setting.env} · {goals} {result.measure.scope} (ε = {setting.epsilon:g}, {promise}) · "
         f"{result.steps:,} steps in {result.wall_seconds:.1f} s"
     )
 
@@ -124,7 +125,7 @@ def make_headline(result: Result) -> Headline:
         return Headline("none", "Void", (claim, "; ".join(result.void) + ".", cost))
     if result.status is Status.STOPPED:
         claim = (
-            f"{_goal_count_text(len(result.goals))} within {result.radius:g} steps, by the stopping rule of "
+            f"{_goal_count_text(len(result.goals))} {result.measure.scope}, by the stopping rule of "
             f"{result.setting.method}. This method proves nothing: treat the numbers as estimates."
         )
         return Headline("none", f"Stopped, {NO_GUARANTEE_TEXT}", (claim, cost))
@@ -135,11 +136,9 @@ def make_headline(result: Result) -> Headline:
 
 
 def _certified_promise(result: Result) -> str:
-    L, epsilon = result.radius, result.setting.epsilon
     return (
         f"with probability {_confidence_text(result)} or more, each of the {_goal_count_text(len(result.goals))} found "
-        f"is reached by its policy in at most {L + epsilon:g} expected steps and at most {epsilon:g} more than the "
-        f"best policy needs, and no goal that can be reached within {L:g} steps is missing."
+        + result.measure.promise
     )
 
 
@@ -148,7 +147,7 @@ def _unfinished_sentences(result: Result) -> tuple[str, ...]:
         return (f"the largest radius that was certified is {result.certified_radius:g}:", _certified_promise(result))
     done = len(result.goals) - len(result.open_goals)
     status = (
-        f"of the {_goal_count_text(len(result.goals))} that may lie within {result.radius:g} steps, {done} "
+        f"of the {_goal_count_text(len(result.goals))} that may lie {result.measure.scope}, {done} "
         f"{'has' if done == 1 else 'have'} a finished certificate and {len(result.open_goals)} "
         f"{'is' if len(result.open_goals) == 1 else 'are'} open."
     )
@@ -157,7 +156,7 @@ def _unfinished_sentences(result: Result) -> tuple[str, ...]:
     return (
         status,
         f"Every interval holds already, all together with probability {_confidence_text(result)} or more, "
-        "but goals that were never seen may be missing, and open goals may turn out to lie beyond the radius.",
+        f"but goals that were never seen may be missing, and open goals may turn out to lie {result.measure.beyond}.",
     )
 
 

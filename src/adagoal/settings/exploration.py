@@ -44,7 +44,19 @@ class ExplorationSettings:
         text_form="auto, all, auto:F, all:F (factor F in (1, 100])",
         metavar="L|auto|all",
     )
-    epsilon: float = setting_field(1.0, "Accuracy in steps, > 0.", low=1e-9, high=1e9)
+    within: int | None = setting_field(
+        None,
+        "Certify probabilities of reaching goals within this many steps, without a reset (docs/probabilities.md).",
+        "It takes the place of ``radius`` and needs ``probability``.",
+        low=1,
+        high=100_000,
+        metavar="STEPS",
+    )
+    probability: float | None = setting_field(
+        None, "With within: find the goals reached with at least this probability.", low=0, high=1, closed="(]"
+    )
+    avoid: tuple[int | str, ...] | None = None  # with within: states, or labels of states or of sets of states
+    epsilon: float = setting_field(1.0, "Accuracy, > 0: in steps, or in probability with within.", low=1e-9, high=1e9)
     delta: float = setting_field(
         0.1, "Probability that the answer is wrong, in (0, 1).", low=1e-300, high=1, closed="[)"
     )
@@ -93,11 +105,25 @@ class ExplorationSettings:
         if isinstance(budget, float) and budget.is_integer():
             object.__setattr__(self, "budget", int(budget))
         check_field_values(self)
+        self._check_probability()
         if isinstance(self.radius, str):
             radius_growth_factor(self.radius)
             # L grows at every stage, so without a budget the run would never end by itself.
             if self.radius.startswith("auto") and self.budget is None:
                 raise InputError("auto needs a budget, the number of steps after which L stops growing", "radius")
+
+    def _check_probability(self) -> None:
+        if self.within is None:
+            given = {"probability": self.probability, "avoid": self.avoid}
+            for name, value in given.items():
+                if value is not None:
+                    raise InputError("needs the number of steps as well (within)", name)
+        elif self.probability is None:
+            raise InputError("needs a probability as well, for instance 0.9", "within")
+        elif self.epsilon >= 1:
+            raise InputError(f"must be below 1 with within, for instance 0.1; got {self.epsilon:g}", "epsilon")
+        elif self.radius != self.within:
+            raise InputError("cannot be combined with within", "radius")
 
     @property
     def has_growing_radius(self) -> bool:

@@ -16,7 +16,7 @@ the caller must give again; a file that only the folder names runs only if the c
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, cast
 
 import numpy as np
@@ -33,7 +33,7 @@ from adagoal.core.goal_space import (
     ValueLabeler,
     make_entry_selector,
 )
-from adagoal.core.types import Longs
+from adagoal.core.types import Bools, Longs
 from adagoal.core.user_code import is_file_spec, load_from_file
 from adagoal.settings.exploration import ExplorationSettings
 
@@ -77,6 +77,17 @@ def parse_goals(goals: GoalsArgument | None) -> GoalSpec:
     if any(isinstance(item, str) for item in items):
         return GoalSpec(description={"labels": items})
     return GoalSpec(states=tuple(items))
+
+
+def parse_avoid(avoid: Any) -> tuple[int | str, ...] | None:
+    """Convert the argument ``avoid``: a state or label, or several; None and an empty list avoid nothing."""
+    if avoid is None:
+        return None
+    items = [avoid] if isinstance(avoid, str) or not isinstance(avoid, Iterable) else list(avoid)
+    plain = tuple(map(to_python_scalar, items))
+    if not all(isinstance(item, str | int) and not isinstance(item, bool) for item in plain):
+        raise InputError(f"must be states (whole numbers) or labels (text), got {avoid!r}", "avoid")
+    return plain or None
 
 
 def to_goals_argument(setting: ExplorationSettings) -> GoalsArgument | None:
@@ -166,6 +177,44 @@ def build_goal_space(setting: ExplorationSettings, env: TabularEnv, code: GoalCo
     return goals
 
 
+def find_avoided_states(setting: ExplorationSettings, env: TabularEnv, space: GoalSpace) -> Callable[[int], Bools]:
+    """Return a function from a number of states to the mask of those to avoid; refuse what no run could satisfy."""
+    items, named_sets = setting.avoid or (), _named_sets(env)
+    if numbers := [item for item in items if isinstance(item, int)]:
+        _check_goal_states(numbers, env, "avoid")
+
+    def avoided(n_states: int) -> Bools:
+        return avoided_states(items, n_states, env.labels, named_sets)
+
+    known = avoided(env.initial_states)
+    # A state that is found during the run gets its label then.
+    for name in items if env.initial_states == env.state_bound else ():
+        if isinstance(name, str) and name not in env.labels and name not in named_sets:
+            raise InputError(f"{env.name} has no state and no set of states called {name!r}", "avoid")
+    if known[env.start]:
+        raise InputError("the start is among the states to avoid", "avoid")
+    chosen = [] if space.goals_are_states and space.chosen_states is None else space.goal_numbers.tolist()
+    for goal in chosen:
+        members = space.states_of_goal(goal)[: len(known)]
+        if members.any() and known[members].all():
+            name = goal if space.names is None else space.names[goal]
+            raise InputError(f"goal {name} lies inside the set to avoid", "avoid")
+    return avoided
+
+
+def avoided_states(
+    items: Iterable[int | str], n_states: int, labels: Sequence[str], named_sets: Mapping[str, Any]
+) -> Bools:
+    """Return the mask [S] of the states that are named by their number, their label, or the label of a set."""
+    items, mask = set(items), np.zeros(n_states, bool)
+    mask[[item for item in items if isinstance(item, int)]] = True
+    mask[[s for s, label in enumerate(labels[:n_states]) if label in items]] = True
+    for name, states in named_sets.items():
+        if name in items:
+            mask |= states
+    return mask
+
+
 def _make_goal_labeler(description: Mapping[str, Any], env: TabularEnv, code: GoalCode | None) -> GoalLabeler:
     if "keys" in description:
         return ValueLabeler(make_entry_selector(description["keys"]))
@@ -199,11 +248,11 @@ def _check_labels_exist(goals: GoalSpace, env: TabularEnv) -> list[str]:
     return goals.finalize_members()
 
 
-def _check_goal_states(goals: Iterable[Any] | None, env: TabularEnv) -> Longs | None:
+def _check_goal_states(goals: Iterable[Any] | None, env: TabularEnv, argument: str = "goals") -> Longs | None:
     if goals is None:
         return None
     if env.initial_states < env.state_bound:
-        raise InputError(_unnumbered_states_message("states"), "goals")
+        raise InputError(_unnumbered_states_message("states"), argument)
     numbers = list(goals)
     # The limit is tested in Python: NumPy raises an OverflowError for larger numbers.
     whole = all(isinstance(g, int) and not isinstance(g, bool) and abs(g) < 2**62 for g in numbers)
@@ -211,7 +260,7 @@ def _check_goal_states(goals: Iterable[Any] | None, env: TabularEnv) -> Longs | 
     if len(states) == 0 or states.min() < 0 or states.max() >= env.state_bound:
         shown = ", ".join(map(format_given_value, numbers[:3])) + (", ..." if len(numbers) > 3 else "")
         text = f"must be one or more states in 0..{env.state_bound - 1}, got {shown or 'none'}"
-        raise InputError(text, "goals")
+        raise InputError(text, argument)
     return states
 
 

@@ -38,7 +38,7 @@ function firstGoal(d) {
   const all = [...d.goal.keys()], able = all.filter(g => d.policy_row[g] >= 0), full = able.filter(g => Number.isFinite(d.upper[g]));
   const goals = full.length ? full : able.length ? able : all, open = goals.filter(g => d.stand[g] === OPEN);
   const most = (among, value) => among.reduce((a, b) => value(b) > value(a) ? b : a, among[0] ?? -1);
-  return open.length ? most(open, g => d.error[g]) : most(goals, full.length ? g => d.upper[g] : g => -visits(g));
+  return open.length ? most(open, g => d.error[g]) : most(goals, full.length ? g => d.facts.measure.sign * d.upper[g] : g => -visits(g));
 }
 
 let linkTimer = null;
@@ -76,7 +76,7 @@ function findPlaces(d) {
   page.places.forEach((place, i) => {
     for (const s of place.states) page.at[s] = i;
     const goals = place.states.flatMap(s => page.goalsAt[s]);
-    place.goal = goals.length ? goals.reduce((a, b) => d.lower[b] < d.lower[a] ? b : a) : -1;
+    place.goal = goals.length ? goals.reduce((a, b) => d.facts.measure.sign * (d.lower[b] - d.lower[a]) < 0 ? b : a) : -1;
   });
 }
 
@@ -85,6 +85,7 @@ addPanel({
     const before = page.previous, goal = before && page.goal >= 0 ? before.goal[page.goal] : -1;
     const atEnd = !before || page.moment === before.moment_steps.length - 1;
     page.model = new Model(data);
+    STANDS[BEYOND] = data.facts.measure.beyond;
     findPlaces(data);
     page.goal = page.row[goal] ?? linkedGoal() ?? firstGoal(data);
     page.moment = atEnd ? last() : Math.min(page.moment, last());

@@ -63,7 +63,7 @@ function describePath(policy, walk) {
   if (!policy) {
     $("path-text").textContent = d.policy_row[page.goal] < 0 && d.stand[page.goal] !== BEYOND
       ? `The policy of this goal is not in this file. Open the run with: ${$("watch").textContent}`
-      : "Goals beyond the radius have no policy.";
+      : `Goals ${d.facts.measure.beyond} have no policy.`;
     return;
   }
   const names = walk.slice(0, 12).map(label).join(" → ") + (walk.length > 12 ? " → …" : "");
@@ -74,18 +74,20 @@ function describePath(policy, walk) {
 function drawGoal() {
   const d = page.data, g = page.goal;
   if (g < 0) return;
+  const what = (d.facts.within ? ", " : " ") + d.facts.measure.quantity;
   const now = at(g, page.moment), end = page.moment === last();
   $("goal-title").textContent = `Goal ${named(g)}`;
   $("python-code").textContent = pythonCode();
   $("copy-answer").textContent = "";
   $("interval-text").textContent = now.stand === UNSEEN ? "not seen yet at this time"
-    : Number.isFinite(now.upper) ? `${round(now.lower, 3)} to ${round(now.upper, 3)} expected steps`
-    : `at least ${round(now.lower, 3)} expected steps; no upper bound yet`;
+    : Number.isFinite(now.upper) ? `${round(now.lower, 3)} to ${round(now.upper, 3)}${what}`
+    : `at least ${round(now.lower, 3)}${what}; no upper bound yet`;
+  plots.shrink.left[0].axis_label = d.facts.within ? d.facts.measure.quantity : "expected steps to the goal";
   const known = Number.isNaN(d.error[g]) ? "" : `, error at most ${round(d.error[g], 3)}`;
   $("goal-text").textContent = `${STANDS[now.stand]}${end ? known : ""}; chosen in ${plural(now.chosen, "episode")}`
     + (end ? `, reached in ${whole(d.reached[g])}; ${plural(visits(g), "visit")}` : " until then");
   const moments = [...Array(last() + 1).keys()].filter(f => at(g, f).stand !== UNSEEN);
-  const top = Math.max(2 * (d.facts.radius + d.facts.epsilon), Number.isFinite(d.upper[g]) ? d.upper[g] : 0);
+  const top = Math.max((d.facts.within ? 1 : 2) * d.facts.measure.top, Number.isFinite(d.upper[g]) ? d.upper[g] : 0);
   const band = {x: [], low: [], high: []};
   moments.forEach((f, i) => {  // what was known holds until the next moment
     for (const t of i + 1 < moments.length ? [f, moments[i + 1]] : [f]) {
@@ -97,10 +99,10 @@ function drawGoal() {
   fill("band", band);
   // A chart of one moment, or of no bounds at all, would be empty.
   $("shrink-part").hidden = new Set(band.x).size < 2 || moments.every(f => at(g, f).lower === 0 && at(g, f).upper === Infinity);
-  const highest = Math.max(...moments.map(f => at(g, f).upper).filter(Number.isFinite), d.facts.radius);
+  const highest = Math.max(...moments.map(f => at(g, f).upper).filter(Number.isFinite), d.facts.measure.threshold);
   setRange(plots.shrink, [Math.max(d.moment_steps[moments[0]] ?? 1, 1), Math.max(d.facts.steps, 2)], [0, 1.1 * Math.min(highest, top)]);
   part("now-shrink").location = Math.max(d.moment_steps[page.moment], 1);
-  part("radius-shrink").location = d.facts.radius;
+  part("radius-shrink").location = d.facts.measure.threshold;
 }
 
 const labelOf = g => named(g).slice(String(page.data.goal[g]).length).trim();
@@ -159,7 +161,7 @@ async function copyPython() {
 }
 
 /* Steps after which the page ends an episode. */
-const maxSteps = () => Math.ceil(50 * (page.data.facts.radius + page.data.facts.epsilon)) + 1000;
+const maxSteps = () => page.data.facts.within ?? Math.ceil(50 * page.data.facts.measure.top) + 1000;
 
 function stopAgent() {
   if (page.walking) clearInterval(page.walking);
@@ -209,10 +211,15 @@ function drawTries() {
   const spread = Math.sqrt(tries.steps.reduce((a, b) => a + (b - mean) ** 2, 0) / Math.max(n - 1, 1) / n);
   if (g < 0) return;
   const claim = `${d.facts.guarantee ? "certified" : "estimated"}: ${round(d.lower[g])} to ${round(d.upper[g])}`;
+  if (d.facts.within) {  // one attempt each: what is measured is the share of those that arrive
+    const all = n + tries.lost;
+    const share = `${whole(n)} of ${plural(all, "episode")} reached it (${round(n / all, 3)}) on the observed model; ${claim}`;
+    $("try-text").textContent = all ? share : able ? `Nothing measured yet; ${claim}.` : "This goal has no policy in the page.";
+  }
   const lost = tries.lost ? `; ${whole(tries.lost)} came to an untried pair or took too long` : "";
   const measured = spread > 0 ? `${round(mean)} ± ${round(1.96 * spread)} steps over ${plural(n, "episode")}`
     : `${plural(mean, "step")} in ${n === 1 ? "one episode" : `each of ${plural(n, "episode")}`}`;
-  $("try-text").textContent = n ? `Measured: ${measured} on the observed model; ${claim}${lost}` : able
+  if (!d.facts.within) $("try-text").textContent = n ? `Measured: ${measured} on the observed model; ${claim}${lost}` : able
     ? `Nothing measured yet; ${claim}${lost}. The policy plays on the model that the run has observed.`
     : "This goal has no policy in the page.";
   const top = Math.max(...tries.steps, 1), size = Math.max(1, Math.ceil(top / 40)), bins = {};
@@ -221,9 +228,11 @@ function drawTries() {
   fill("bars", {left: keys.map(k => k * size - size / 2), right: keys.map(k => (k + 1) * size - size / 2),
     top: keys.map(k => bins[k])});
   const bounded = Number.isFinite(d.upper[g]);
-  fill("certified", {left: [d.lower[g]], right: [bounded ? d.upper[g] : Math.max(top, d.lower[g])], top: [most]});
-  part("mean").location = n ? mean : null;
-  const ends = [...tries.steps, d.lower[g], bounded ? d.upper[g] : d.lower[g] + 1], low = Math.min(...ends), high = Math.max(...ends);
+  const band = {left: [d.lower[g]], right: [bounded ? d.upper[g] : Math.max(top, d.lower[g])], top: [most]};
+  fill("certified", d.facts.within ? {left: [], right: [], top: []} : band);
+  part("mean").location = n && !d.facts.within ? mean : null;
+  const claimed = d.facts.within ? [0, d.facts.within] : [d.lower[g], bounded ? d.upper[g] : d.lower[g] + 1];
+  const ends = [...tries.steps, ...claimed], low = Math.min(...ends), high = Math.max(...ends);
   setRange(plots.tries, [Math.max(low - 1 - size, -1), high + 1 + size], [0, 1.1 * most]);
 }
 

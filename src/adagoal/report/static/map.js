@@ -36,7 +36,7 @@ addGlyph(mapPlot, "segment", newSource("edges", "x0", "y0", "x1", "y1"),
     {...word, text_font_size: "11px", text_baseline: "bottom", y_offset: -10, name: "node-text"});
 }
 
-/* The value of a place: the sum over its states, or the value of the goal with the smallest lower bound. */
+/* The value of a place: the sum over its states, or the value of the best goal. */
 function valueOf(place) {
   const d = page.data;
   if (measure === "visits") return place.states.reduce((sum, s) => sum + d.visits[s], 0);
@@ -44,7 +44,7 @@ function valueOf(place) {
   if (measure === "choices") return goals.reduce((sum, k) => sum + k.chosen, 0);
   const known = goals.filter(k => k.stand !== UNSEEN);
   if (!known.length) return NaN;
-  const best = known.reduce((a, b) => b.lower < a.lower ? b : a);
+  const best = known.reduce((a, b) => d.facts.measure.sign * (b.lower - a.lower) < 0 ? b : a);
   if (measure === "stand") return best.stand;
   if (best.stand === BEYOND) return -1;
   return measure === "width" ? best.upper - best.lower : best[measure];
@@ -53,7 +53,7 @@ function valueOf(place) {
 function colours(values, tint) {
   const d = page.data, top = Math.max(...values.filter(Number.isFinite), 0);
   const ways = {
-    lower: v => v / (d.facts.radius + d.facts.epsilon), upper: v => v / (d.facts.radius + d.facts.epsilon),
+    lower: v => v / d.facts.measure.top, upper: v => v / d.facts.measure.top,
     width: v => v / Math.max(top, 1e-9), visits: v => Math.log1p(v) / Math.log1p(Math.max(top, 1)),
     choices: v => Math.sqrt(v / Math.max(top, 1)),
   };
@@ -72,8 +72,8 @@ function legend(top, stands, tint) {
   const d = page.data, box = $("legend");
   if (measure === "stand") { box.replaceChildren(...STANDS.map((text, i) => swatch(stands[i], text))); return; }
   const counted = measure === "visits" || measure === "choices";
-  const high = counted ? whole(top) : measure === "width" ? round(top) : round(d.facts.radius + d.facts.epsilon, 1);
-  box.replaceChildren("0", rampBar(), high + (counted ? "" : " steps"),
+  const high = counted ? whole(top) : measure === "width" ? round(top) : round(d.facts.measure.top, 1);
+  box.replaceChildren("0", rampBar(), high + (counted ? "" : d.facts.measure.unit),
     ...(counted ? [] : [swatch(tint.beyond, "beyond"), swatch(tint.unseen, "no bound yet")]),
     ...(fine() ? [] : [swatch(`linear-gradient(to right, ${tint.orange} 30%, transparent 30%)`, "orange edge: open")]));
 }
@@ -95,7 +95,7 @@ function drawMap() {
 }
 
 function interval(k) {
-  return k.stand === UNSEEN ? "never seen" : `${round(k.lower)} to ${round(k.upper)} steps, ${STANDS[k.stand]}`;
+  return k.stand === UNSEEN ? "never seen" : `${round(k.lower)} to ${round(k.upper)}${page.data.facts.measure.unit}, ${STANDS[k.stand]}`;
 }
 
 /* The moment in time, in words. */

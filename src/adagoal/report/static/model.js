@@ -80,12 +80,15 @@ class Model {
     }
     return seen;
   }
-  /* One episode: the states in their order; it ends at the goal, after `most` steps, or where nothing is known. */
+  /* One episode: the states in their order; it ends at the goal, after `most` steps, or where nothing is known. In a run
+     with probabilities the reset ends it, too. */
   *episode(policy, aim, most) {
     let state = this.data.facts.start, stage = 0;
     yield state;
     for (let steps = 0; steps < most && !aim.has(state); steps++) {
-      state = this.draw(state, this.action(policy, state, stage));
+      const action = this.action(policy, state, stage);
+      if (this.data.facts.within && action >= this.actions) return;
+      state = this.draw(state, action);
       stage = this.next(policy, stage);
       if (state < 0) return;
       yield state;
