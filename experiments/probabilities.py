@@ -12,9 +12,9 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-from adagoal.comparison.experiment import Experiment, ExperimentOptions, ExperimentReport, RunOutcome, TextTable
 
 from adagoal import goal_rules
+from adagoal.comparison.experiment import Experiment, ExperimentOptions, ExperimentReport, RunOutcome, TextTable
 from adagoal.core.errors import Status
 from adagoal.core.exploration_run import ExplorationRun
 from adagoal.core.goal_space import GoalSpace
