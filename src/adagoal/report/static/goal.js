@@ -144,7 +144,7 @@ function searchGoal() {
 function pythonCode() {
   const d = page.data, g = page.goal, goal = d.goal[g], run = $("python-code").dataset.run;
   const lines = ["import adagoal", "", run ? `result = adagoal.load(${run})` : "# result = adagoal.explore(...)",
-    `print(result.certificate(${goal}))  # goal ${named(g)}: expected steps, at least and at most`];
+    `print(result.certificate(${goal}))  # goal ${named(g)}: ${d.facts.measure.quantity}, at least and at most`];
   if (d.stand[g] !== BEYOND) lines.push(`policy = result.policy(${goal})  # policy.act(observation) returns an action`,
     `[trial] = adagoal.play(${run || "result"}, goals=[${goal}], episodes=100)`, "print(trial.mean, trial.interval, trial.agrees)");
   return lines.join("\n") + "\n";
