@@ -418,7 +418,7 @@ def test_the_events_share_delta():
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("radius", None), ("radius", True), ("epsilon", "a"), ("delta", None), ("seed", "x"), ("budget", 2.5)],
+    [("radius", "wide"), ("radius", True), ("epsilon", "a"), ("delta", None), ("seed", "x"), ("budget", 2.5)],
 )
 def test_wrong_types_are_one_clear_line(name, value):
     with pytest.raises(adagoal.InputError, match=f"{name}: must be"):
