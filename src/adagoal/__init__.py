@@ -65,15 +65,14 @@ _MODULE_OF_NAME = {
         "api.policy_trials": ["Trial", "play"],
         "api.saved_runs": ["load", "resume"],
         "api.train": ["train"],
-        "comparison.compare": ["compare"],
         "comparison.comparison_output": ["Comparison"],
+        "comparison.method_comparison": ["compare"],
         "core.errors": ["InputError"],
         "core.tabular_policy": ["Policy"],
         "certification.certificate": ["Certification"],
         "envs.mixture_models": ["mixture"],
         "envs.model": ["Model"],
-        "report.plot": ["plot"],
-        "report.show": ["Page", "show"],
+        "report.show": ["Page", "plot", "show"],
         "runs.result": ["Certificate", "Result"],
     }.items()
     for name in names
