@@ -27,8 +27,7 @@ from adagoal.certification import certifier
 from adagoal.certification.certificate import Certification, Claim, Verdict
 from adagoal.certification.certifier import Certifier
 from adagoal.certification.criteria import make_criterion
-from adagoal.certification.episodes import EpisodePlayer, EpisodeTask
-from adagoal.certification.players import open_players
+from adagoal.certification.episodes import EpisodePlayer, EpisodeTask, open_players
 from adagoal.certification.value_spaces import make_value_space
 from adagoal.core.confidence_bounds import clopper_pearson_interval
 from adagoal.core.file_io import write_json

@@ -70,6 +70,7 @@ def main() -> None:
     options = parser.parse_args()
 
     from adagoal import train
+    from adagoal.core.errors import Status
     from adagoal.core.file_io import write_json
     from adagoal.deep import Config
     from adagoal.deep.training_history import TrainingHistory
@@ -80,22 +81,22 @@ def main() -> None:
     seeds = range(options.first_seed, options.first_seed + options.seeds)
     configs = [Config(**base | change, steps=options.steps, seed=s) for change in variants.values() for s in seeds]
 
-    def name_runs(data: dict[str, Any]) -> None:
+    def write_named(status: Status, history: TrainingHistory) -> None:
+        data = training_files.training_to_json(status, history)
         names = [name for name in variants for _ in seeds]
         for run, name in zip(data["runs"], names, strict=True):
             run["variant"] = name
+        write_json(options.out, data)
 
-    write_so_far = training_files.make_interim_writer(options.out, name_runs)
     with TrainingProgress() as show:
 
         def observe(history: TrainingHistory) -> None:
             show(history)
-            write_so_far(history)
+            if "success" in history.rows[-1]:
+                write_named(Status.INTERRUPTED, history)
 
         trained = train(configs, minutes=options.minutes, workers=options.workers, observe=observe)
-    data = training_files.training_to_json(trained.status, trained.history)
-    name_runs(data)
-    write_json(options.out, data)
+    write_named(trained.status, trained.history)
 
 
 if __name__ == "__main__":

@@ -151,6 +151,7 @@ def main() -> None:
     parser.add_argument("--plot", type=Path)
     options = parser.parse_args()
 
+    from adagoal.core.errors import Status
     from adagoal.core.file_io import read_json, write_json
 
     if options.table is not None:
@@ -180,12 +181,12 @@ def main() -> None:
         for rule in options.rule.split(",")
         for seed in options.seeds
     ]
-    so_far = training_files.make_interim_writer(options.out, lambda data: None)
     with TrainingProgress() as show:
 
         def observe(history: TrainingHistory) -> None:
             show(history)
-            so_far(history)
+            if "success" in history.rows[-1]:
+                write_json(options.out, training_files.training_to_json(Status.INTERRUPTED, history))
 
         trained = train(configs, workers=options.workers, observe=observe, minutes=options.minutes)
     data = training_files.training_to_json(trained.status, trained.history)

@@ -14,8 +14,10 @@ from __future__ import annotations
 import functools
 import importlib
 import importlib.util
+import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import gymnasium
@@ -29,6 +31,9 @@ from adagoal.envs import toy_models
 from adagoal.envs.model import TabularMDP, model_from_rows
 from adagoal.exact import solver
 from adagoal.exact.audit import audit_policies
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from experiments.exact_policies import optimal_policy, reachable_set
 
 Floats = NDArray[np.float64]
 
@@ -140,7 +145,7 @@ def speed(worlds: list[TabularMDP]) -> None:
 
 def periodic(horizon: int) -> None:
     mdp = toy_models.two_room_grid()
-    actions = solver.optimal_policy(mdp, solver.optimal_values(mdp))
+    actions = optimal_policy(mdp, solver.optimal_values(mdp))
     tables = [np.repeat(actions[None, :, g], horizon, axis=0) for g in range(mdp.n_states)]
     seconds = timed(lambda: [solver.periodic_value(mdp, table, g) for g, table in enumerate(tables)])
     print(f"two-room, 52 periodic policies, H = {horizon}: {seconds:.3f} s")
@@ -149,8 +154,8 @@ def periodic(horizon: int) -> None:
 def audits(radii: tuple[float, ...]) -> None:
     mdp = toy_models.random_maze(rows=70, cols=70)
     for radius in radii:
-        X = solver.reachable_set(mdp, radius).tolist()
-        actions = solver.optimal_policy(mdp, solver.optimal_values(mdp, X), X)
+        X = reachable_set(mdp, radius).tolist()
+        actions = optimal_policy(mdp, solver.optimal_values(mdp, X), X)
         policies = {g: Policy(g, actions[None, :, i], mdp.reset_action) for i, g in enumerate(X)}
         seconds = timed(functools.partial(audit_policies, mdp, X, policies, radius, 1.0))
         print(f"{mdp.name}, {mdp.n_states} states, radius {radius:g}: audit of {len(X)} policies: {seconds:.2f} s")

@@ -25,8 +25,11 @@ from adagoal.envs import toy_models
 from adagoal.envs.model import TabularMDP
 from adagoal.exact.solver import to_target_goals
 from adagoal.planning.horizon_recursion import plan_finite_horizon
-from adagoal.planning.model_arrays import pad_kernel, to_sparse_model
+from adagoal.planning.model_arrays import to_sparse_model
 from adagoal.tabular.ucbvi import ucbvi_bonuses
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from experiments.required_samples import pad_kernel
 
 H, SAMPLES, REPEATS = 50, 300.0, 50
 Floats = NDArray[np.float64]

@@ -10,11 +10,12 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from adagoal.comparison.experiment import Experiment, ExperimentOptions, ExperimentReport, TextTable
+from adagoal.comparison.experiment import Experiment, ExperimentOptions, ExperimentReport
 from adagoal.settings.exploration import ExplorationSettings
 from adagoal.tabular.ucbvi import planning_horizon
 from experiments.catalogue import CATALOGUE
 from experiments.extra_models import make_known_model
+from experiments.layout import table_from_rows
 from experiments.price import DELTA, WORLDS
 from experiments.required_samples import for_ucbvi
 
@@ -56,6 +57,6 @@ CONSTANTS = Experiment(
     "constants",
     cells,
     measure_run=measure,
-    make_report=lambda rows, options: ExperimentReport(rows, TextTable.from_rows(rows, COLUMNS).to_markdown(), rows),
+    make_report=lambda rows, options: ExperimentReport(rows, table_from_rows(rows, COLUMNS).to_markdown(), rows),
     info=CATALOGUE["constants"],
 )

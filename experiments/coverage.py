@@ -27,7 +27,7 @@ from matplotlib.figure import Figure
 
 from adagoal import goal_rules
 from adagoal.certified.explorer import CertifiedExplorer
-from adagoal.comparison.experiment import Experiment, ExperimentOptions, ExperimentReport, RunOutcome, TextTable
+from adagoal.comparison.experiment import Experiment, ExperimentOptions, ExperimentReport, RunOutcome
 from adagoal.core.confidence_bounds import clopper_pearson_interval
 from adagoal.core.errors import Status
 from adagoal.core.exploration_run import ExplorationRun
@@ -39,10 +39,11 @@ from adagoal.exact import solver
 from adagoal.exact.audit import audit_policies
 from adagoal.loop import run_exploration
 from adagoal.report.curve_page import Curve, CurvePlot
-from adagoal.report.figures import COLOUR_BLIND_PALETTE, GUIDE_COLOUR, figure_with_panels
+from adagoal.report.figures import COLOUR_BLIND_PALETTE, GUIDE_COLOUR
 from experiments.arena import GOAL_RULES
 from experiments.catalogue import CATALOGUE
 from experiments.coverage_worlds import FAMILIES, RIVAL, case
+from experiments.layout import figure_with_panels, table_from_rows
 
 DELTAS = (0.1, 0.01)
 BUDGET = 500_000
@@ -274,7 +275,7 @@ def report(outcomes: Sequence[RunOutcome], options: ExperimentOptions) -> Experi
     rows = summary(records)
     found = [record for record in records if record["delta"] > 0 and broken(record)]
     data = {"runs": options.runs, "control": options.control, "seed": options.seed, "rows": rows, "broken": found}
-    text = TextTable.from_rows(rows, COLUMNS, left=2).to_markdown()
+    text = table_from_rows(rows, COLUMNS, left=2).to_markdown()
     return ExperimentReport(rows, text, data, {"coverage.png": figure(records, rows)}, plots=[misses(records)])
 
 

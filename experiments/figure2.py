@@ -28,7 +28,7 @@ from matplotlib.figure import Figure
 
 from adagoal.comparison.experiment import Experiment, ExperimentOptions, ExperimentReport, RunOutcome, TextTable
 from adagoal.core.errors import InputError, Status
-from adagoal.core.file_io import read_json
+from adagoal.core.file_io import read_json, write_json
 from adagoal.parallel import TaskInterrupted, TaskResources
 from adagoal.report.curve_page import Curve, CurvePlot, curves_by_seed
 from experiments.catalogue import CATALOGUE
@@ -116,14 +116,15 @@ def train_panel(cell: Cell, options: ExperimentOptions) -> dict[str, Any]:
     from adagoal.api.train import resume_training, train
     from adagoal.report import training_page as page
     from adagoal.runs.folder_reader import is_training_folder
-    from adagoal.runs.training_files import make_interim_writer, training_to_json
-
-    write_so_far = make_interim_writer(options.out / f"{cell.panel}.json", lambda data: data.update(panel=cell.panel))
+    from adagoal.runs.training_files import training_to_json
 
     def observe(history: Any) -> None:
-        write_so_far(history)
         tested = history.rows[-len(cell.runs) :]
-        if "success" in tested[0] and not options.quiet:
+        if "success" not in tested[0]:
+            return
+        so_far = training_to_json(Status.INTERRUPTED, history) | {"panel": cell.panel}
+        write_json(options.out / f"{cell.panel}.json", so_far)
+        if not options.quiet:
             success = " ".join(f"{row['success']:.2f}" for row in tested)
             print(f"{cell.panel}: {tested[0]['steps']} of {options.steps} steps, success {success}", file=sys.stderr)
 

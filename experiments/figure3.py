@@ -21,12 +21,10 @@ from matplotlib.figure import Figure
 
 from adagoal.api.explore import explore
 from adagoal.comparison.experiment import (
-    ColumnFormats,
     Experiment,
     ExperimentOptions,
     ExperimentReport,
     RunOutcome,
-    TextTable,
 )
 from adagoal.comparison.experiment_runner import run_uninterrupted
 from adagoal.core.exploration_run import ExplorationRun
@@ -38,6 +36,7 @@ from adagoal.report.curve_page import Curve, CurvePlot, curves_by_seed
 from adagoal.report.figures import draw_grid_map, map_size_inches
 from adagoal.runs.exploration_files import StateMetadata
 from experiments.catalogue import CATALOGUE
+from experiments.layout import ColumnFormats, table_from_rows
 
 GOAL_RULES = {"UniGoal": "unigoal", "RareGoal": "raregoal:alpha=0.1", "AdaGoal": "adagoal"}
 """Goal rules, by their names in the figure."""
@@ -112,7 +111,7 @@ def report(
     data |= {name: group.tolist() for name, group in groups.items()}
     curves = [panel(outcomes, options, rules, group) for group in groups.items()]
     return ExperimentReport(
-        rows, TextTable.from_rows(rows, COLUMNS).to_markdown(), data, {f"{name}.png": figure(data)}, plots=curves
+        rows, table_from_rows(rows, COLUMNS).to_markdown(), data, {f"{name}.png": figure(data)}, plots=curves
     )
 
 

@@ -14,12 +14,10 @@ from typing import Any, NamedTuple
 
 from adagoal.api.explore import audit
 from adagoal.comparison.experiment import (
-    ColumnFormats,
     Experiment,
     ExperimentOptions,
     ExperimentReport,
     RunOutcome,
-    TextTable,
 )
 from adagoal.comparison.experiment_runner import run_settings
 from adagoal.core.transition_data import TransitionCounts
@@ -27,6 +25,7 @@ from adagoal.settings.exploration import ExplorationSettings
 from experiments import instance_bound
 from experiments.catalogue import CATALOGUE
 from experiments.extra_models import make_known_model
+from experiments.layout import ColumnFormats, table_from_rows
 from experiments.price import DELTA, WORLDS
 
 
@@ -101,7 +100,7 @@ def report(outcomes: Sequence[RunOutcome], options: ExperimentOptions) -> Experi
         "against the cheapest model that changes known transitions, and against the cheapest with one never seen. "
         "Seconds: processor time of the limit."
     )
-    text = f"{TextTable.from_rows(rows, columns).to_markdown()}\n{note}\n"
+    text = f"{table_from_rows(rows, columns).to_markdown()}\n{note}\n"
     return ExperimentReport(rows, text, {"delta": DELTA, "rows": rows, "runs": list(outcomes)})
 
 

@@ -25,12 +25,10 @@ from matplotlib.figure import Figure
 from adagoal.api.explore import audit
 from adagoal.comparison.comparison_output import AnytimeAuditor
 from adagoal.comparison.experiment import (
-    ColumnFormats,
     Experiment,
     ExperimentOptions,
     ExperimentReport,
     RunOutcome,
-    TextTable,
 )
 from adagoal.comparison.experiment_runner import run_settings
 from adagoal.core.errors import Status
@@ -39,10 +37,11 @@ from adagoal.core.tabular_policy import Policy
 from adagoal.core.transition_data import TransitionCounts
 from adagoal.envs.model import TabularMDP, model_from_rows
 from adagoal.exact import solver
-from adagoal.report.figures import figure_with_panels
 from adagoal.settings.exploration import ExplorationSettings
 from experiments.catalogue import CATALOGUE
+from experiments.exact_policies import optimal_policy
 from experiments.extra_models import make_known_model
+from experiments.layout import ColumnFormats, figure_with_panels, table_from_rows
 
 DELTA = 0.1
 PER_DECADE = 12
@@ -119,7 +118,7 @@ class Watch:
         known = empirical(run.counts)
         V = solver.optimal_values(known)
         goals = np.flatnonzero(V[known.start] <= self._most)
-        actions = solver.optimal_policy(known, V)
+        actions = optimal_policy(known, V)
         self.auditor.check_output(
             run.steps, {int(g): Policy(int(g), actions[None, :, g], known.reset_action) for g in goals}
         )
@@ -231,7 +230,7 @@ def table(rows: Sequence[dict[str, Any]]) -> str:
         "good; ratio: the price of knowing it. UniGoal, RareGoal: certified stop with that goal rule, or '> steps' "
         f"where most runs had not stopped after {CAP} times AdaGoal's steps, or in time. Audits: of certified runs."
     )
-    return f"{TextTable.from_rows(rows, columns).to_markdown()}\n{note}\n"
+    return f"{table_from_rows(rows, columns).to_markdown()}\n{note}\n"
 
 
 def figure(rows: Sequence[dict[str, Any]]) -> Figure:

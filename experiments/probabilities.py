@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from adagoal import goal_rules
-from adagoal.comparison.experiment import Experiment, ExperimentOptions, ExperimentReport, RunOutcome, TextTable
+from adagoal.comparison.experiment import Experiment, ExperimentOptions, ExperimentReport, RunOutcome
 from adagoal.core.errors import Status
 from adagoal.core.exploration_run import ExplorationRun
 from adagoal.core.goal_space import GoalSpace
@@ -23,7 +23,7 @@ from adagoal.core.transition_data import TransitionCounts
 from adagoal.core.types import Bools
 from adagoal.envs.model import TabularMDP
 from adagoal.envs.simulator import ModelSimulator
-from adagoal.exact.reach_probabilities import audit_probabilities, largest_probabilities, policy_probability
+from adagoal.exact.audit import audit_probabilities, largest_probabilities, policy_probability
 from adagoal.exact.solver import is_at_most
 from adagoal.loop import run_exploration
 from adagoal.planning.model_arrays import EmpiricalModel
@@ -32,6 +32,7 @@ from adagoal.reachability.restarted_balls import RestartedBalls
 from experiments.catalogue import CATALOGUE
 from experiments.coverage import BUDGET, CHUNK, COLUMNS, at_most, broken
 from experiments.coverage_worlds import case
+from experiments.layout import table_from_rows
 
 FAMILIES = ("sparse", "dense", "deterministic", "waiting", "rare exits", "traps", "extreme")
 DELTA = 0.1
@@ -158,7 +159,7 @@ def report(outcomes: Sequence[RunOutcome], options: ExperimentOptions) -> Experi
             row |= {kind: sum(kind in r["first_miss"] for r in some) for kind in ("lower", "upper")}
             rows.append(row | {name: sum(r[name] is False for r in some) for name in ("c1", "c2")})
     columns = {name: text for name, text in COLUMNS.items() if name not in ("gap", "tables")}
-    return ExperimentReport(rows, TextTable.from_rows(rows, columns, left=2).to_markdown(), {"rows": rows})
+    return ExperimentReport(rows, table_from_rows(rows, columns, left=2).to_markdown(), {"rows": rows})
 
 
 PROBABILITIES = Experiment(

@@ -18,8 +18,23 @@ from adagoal.exact.solver import to_target_goals
 from adagoal.linear import ucrl_vtr
 from adagoal.planning.horizon_recursion import plan_finite_horizon
 from adagoal.planning.mixture_sweeps import plan_mixture_horizon
-from adagoal.planning.model_arrays import RidgeEstimates, features_from_mixture, pad_kernel, to_sparse_model
+from adagoal.planning.model_arrays import (
+    RidgeEstimates,
+    SparseModel,
+    TransitionKernel,
+    features_from_mixture,
+    to_sparse_model,
+)
 from adagoal.tabular import ucbvi
+
+
+def pad_kernel(model: SparseModel) -> TransitionKernel:
+    """Return a known kernel with rows padded to the widest one."""
+    support = np.diff(model.indptr).astype(np.int32)
+    used = np.arange(support.max()) < support[:, None]
+    successor, p = np.zeros(used.shape, np.int32), np.zeros(used.shape)
+    successor[used], p[used] = model.successors, model.probabilities
+    return TransitionKernel(successor, p, support, model.terminal, model.start)
 
 
 def fewest(stops: Callable[[float], bool], precision: float) -> float:

@@ -23,8 +23,9 @@ from adagoal.comparison.experiment_runner import run_uninterrupted
 from adagoal.envs.simulator import ModelSimulator
 from adagoal.envs.toy_models import lower_bound_instance
 from adagoal.report.curve_page import Curve, CurvePlot, curves_by_seed
-from adagoal.report.figures import COLOUR_BLIND_PALETTE, GUIDE_COLOUR, figure_with_panels
+from adagoal.report.figures import COLOUR_BLIND_PALETTE, GUIDE_COLOUR
 from experiments.catalogue import CATALOGUE
+from experiments.layout import figure_with_panels
 
 DELTA = 0.1
 GOAL_RULES = dict(zip(("adagoal", "unigoal", "raregoal"), COLOUR_BLIND_PALETTE, strict=False))

@@ -21,7 +21,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from adagoal.api.explore import audit, explore
-from adagoal.comparison.experiment import Experiment, ExperimentOptions, ExperimentReport, RunOutcome, TextTable
+from adagoal.comparison.experiment import Experiment, ExperimentOptions, ExperimentReport, RunOutcome
 from adagoal.comparison.experiment_runner import run_uninterrupted
 from adagoal.core.exploration_run import ExplorationRun
 from adagoal.envs.model import TabularMDP
@@ -30,6 +30,7 @@ from adagoal.exact import solver
 from adagoal.report.curve_page import Curve, CurvePlot, curves_by_seed
 from experiments import extra_models
 from experiments.catalogue import CATALOGUE
+from experiments.layout import table_from_rows
 
 ETAS = (1e-2, 1e-3, 1e-4, 1e-5, 1e-6, 1e-7, 1e-8)
 RADIUS, EPSILON, DELTA = 10.0, 1.0, 0.1
@@ -110,7 +111,7 @@ def report(outcomes: Sequence[RunOutcome], options: ExperimentOptions) -> Experi
         for row in data
     ]
     setting = {"radius": RADIUS, "epsilon": EPSILON, "delta": DELTA, "seeds": list(options.seeds), "draws": DRAWS}
-    text = TextTable.from_rows(rows, COLUMNS, left=0).to_markdown()
+    text = table_from_rows(rows, COLUMNS, left=0).to_markdown()
     found = {"separation.png": figure(data)}
     return ExperimentReport(rows, text, setting | {"rows": data}, found, plots=[panel(data, options.seeds)])
 

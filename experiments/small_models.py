@@ -12,6 +12,7 @@ from adagoal.core.errors import InputError
 from adagoal.core.types import Bools, Floats, Longs
 from adagoal.envs.model import TabularMDP
 from adagoal.exact import solver
+from experiments.exact_policies import optimal_policy
 
 MOST_STATES = 150
 HARDLY = 1e6
@@ -58,7 +59,7 @@ class Small:
         """V* [S, S] of every goal, and an optimal policy of each [S, S]."""
         model = TabularMDP.from_dense(self.kernel, start=self.start, terminal=~self.usable.any(axis=1))
         V = solver.optimal_values(model)
-        return V, solver.optimal_policy(model, V).astype(int)
+        return V, optimal_policy(model, V).astype(int)
 
     def value(self, kernel: Floats, policy: Longs | None, goal: int) -> float:
         """V(s0) of a policy, infinite where it hardly arrives; 0 for no policy."""

@@ -14,6 +14,7 @@ from adagoal.envs import toy_models
 from adagoal.envs.model import TabularMDP
 from adagoal.exact import solver
 from adagoal.exact.audit import Audit, audit_policies
+from experiments.exact_policies import optimal_policy, reachable_set
 
 RADIUS, EPSILON = 40.0, 0.5
 
@@ -25,12 +26,12 @@ def mdp() -> TabularMDP:
 
 @pytest.fixture(scope="module")
 def best(mdp: TabularMDP) -> dict[int, Policy]:
-    actions = solver.optimal_policy(mdp, solver.optimal_values(mdp))
+    actions = optimal_policy(mdp, solver.optimal_values(mdp))
     return {g: Policy(g, actions[None, :, g], mdp.reset_action) for g in range(mdp.n_states)}
 
 
 def goals_within(mdp: TabularMDP, radius: float) -> list[int]:
-    return [int(g) for g in solver.reachable_set(mdp, radius)]
+    return [int(g) for g in reachable_set(mdp, radius)]
 
 
 def row_of(audit: Audit, goal: int) -> str:
@@ -138,7 +139,7 @@ def test_unreachable_goal_in_the_set() -> None:
     mdp = toy_models.two_room_grid(eta=0.0)
     X = goals_within(mdp, RADIUS)
     V = solver.optimal_values(mdp)
-    actions = solver.optimal_policy(mdp, V)
+    actions = optimal_policy(mdp, V)
     policies = {g: Policy(g, actions[None, :, g], mdp.reset_action) for g in range(52)}
     assert audit_policies(mdp, X, policies, RADIUS, EPSILON).ok
     room = mdp.labels.index("(9, 9)")

@@ -17,6 +17,7 @@ from adagoal.envs.simulator import ModelSimulator
 from adagoal.exact import solver
 from adagoal.goal_rules import BUILTIN_RULES
 from adagoal.loop import run_exploration
+from counting import record_transition
 from experiments import extra_models
 from model_env import ModelEnv
 
@@ -36,7 +37,7 @@ def tried(mdp, steps, seed=0):
         a = int(rng.integers(mdp.n_actions))
         states, p = mdp.row(s, a)
         landed = int(rng.choice(states, p=p))
-        counts.record_transition(s, a, landed)
+        record_transition(counts, s, a, landed)
         counts.seen[landed] = True
         s = landed
     return counts

@@ -20,6 +20,7 @@ from adagoal.loop import run_exploration
 from adagoal.runs.exploration_session import ExplorationSession
 from adagoal.settings.exploration import ExplorationSettings
 from adagoal.tabular.bayes import BayesianEstimates
+from counting import record_transition
 from experiments import extra_models
 
 
@@ -39,7 +40,7 @@ def ideal_counts(mdp: TabularMDP, n: int) -> TransitionCounts:
     for s in range(mdp.n_states):
         for a in range(mdp.n_actions):
             for successor, p in zip(*mdp.row(s, a), strict=True):
-                counts.record_transition(s, a, int(successor))
+                record_transition(counts, s, a, int(successor))
                 x = s * mdp.n_actions + a
                 counts.count[x, counts.support[x] - 1] = max(round(n * p), 1)
             counts.n[x] = counts.count[x].sum()
@@ -51,7 +52,7 @@ def ideal_counts(mdp: TabularMDP, n: int) -> TransitionCounts:
 def test_draws_are_distributions_with_the_right_mean() -> None:
     counts = TransitionCounts(8, 1, 0)
     for successor in (1, 1, 1, 2):
-        counts.record_transition(0, 0, successor)
+        record_transition(counts, 0, 0, successor)
     means = []
     for plan in range(200):
         estimates = BayesianEstimates(counts, 5.0, 1.0)

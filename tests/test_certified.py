@@ -19,6 +19,7 @@ from adagoal.goal_rules import BUILTIN_RULES
 from adagoal.loop import run_exploration
 from adagoal.runs.exploration_session import ExplorationSession
 from adagoal.settings.exploration import ExplorationSettings
+from counting import record_transition
 from experiments import extra_models
 
 SMALL = {
@@ -196,7 +197,7 @@ def test_probing_goes_where_a_try_is_worth_most(few):
     for s, a in np.ndindex(mdp.n_states, mdp.n_actions):
         successors, p = mdp.row(s, a)
         for to in rng.choice(successors, 20 if (s, a) == few else 2000, p=p):
-            counts.record_transition(s, a, int(to))
+            record_transition(counts, s, a, int(to))
     counts.seen[:] = True
     e = CertifiedExplorer(counts, mdp.n_states, 6.0, 1.0, 0.1)
     while e.refresh_columns(np.ones(len(e.D), bool)):
@@ -301,7 +302,7 @@ def test_goals_without_a_row_are_still_missing():
         assert estimates.D[0] <= 5.0  # two goals are missing, then one
         counts.grow_states(state + 1)
         estimates.refresh_columns(np.ones(len(estimates.D), bool))  # room alone changes nothing
-        counts.record_transition(state - 1, 0, state)
+        record_transition(counts, state - 1, 0, state)
         counts.seen[state] = True
         counts.visits[state - 1] += 1
         estimates.refresh_columns(np.zeros(len(estimates.D), bool))
@@ -445,7 +446,7 @@ def test_memory_follows_the_states_that_were_met():
     for state in range(1, 256):  # a tree: every state has a short way, and so a column
         if state == counts.n_states:
             counts.grow_states(2 * state)
-        counts.record_transition((state - 1) // 2, (state - 1) % 2, state)
+        record_transition(counts, (state - 1) // 2, (state - 1) % 2, state)
         counts.seen[state] = True
         counts.visits[(state - 1) // 2] += 1
         estimates.refresh_columns(np.zeros(1, bool))

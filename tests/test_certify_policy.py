@@ -16,7 +16,7 @@ import adagoal
 import browser as driver
 from adagoal.certification.certificate import Certification, Verdict
 from adagoal.certification.criteria import Episode
-from adagoal.certification.start_setters import STATE_VARIABLES
+from adagoal.certification.episodes import STATE_VARIABLES
 from adagoal.certification.value_spaces import make_value_space, parse_box
 from adagoal.cli.main import run_command_line
 from adagoal.core.errors import InputError, Status
@@ -188,7 +188,7 @@ def test_policies_by_name(tmp_path: Path, capsys: pytest.CaptureFixture[str], mo
 
 def test_the_engine_imports_no_training_and_no_torch() -> None:
     code = (
-        "import sys, adagoal.certification.episodes, adagoal.certification.players\n"
+        "import sys, adagoal.certification.episodes\n"
         "assert not {'jax', 'torch', 'adagoal.deep', 'stable_baselines3'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -20,6 +20,7 @@ from adagoal.envs.model import model_from_rows
 from adagoal.envs.simulator import ModelSimulator
 from adagoal.exact import solver
 from adagoal.parallel.task_engine import LocalEngine
+from counting import record_transition
 from experiments import arena, coverage, coverage_worlds, price, scaling
 from experiments.__main__ import run as run_experiment
 
@@ -154,7 +155,7 @@ def test_command_resumes_and_draws(tmp_path: Path, monkeypatch):
 def test_empirical_model():
     counts = TransitionCounts(3, 1, 0)
     for successor in (1, 1, 2, 1):
-        counts.record_transition(0, 0, successor)
+        record_transition(counts, 0, 0, successor)
     model = price.empirical(counts)
     assert solver.optimal_distances(model).tolist() == pytest.approx([0.0, 5 / 3, 7.0])
 

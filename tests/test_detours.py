@@ -17,6 +17,7 @@ from adagoal.envs.simulator import ModelSimulator
 from adagoal.exact import solver
 from adagoal.loop import run_exploration
 from adagoal.planning.model_arrays import GoalBlock
+from experiments.exact_policies import optimal_policy
 from test_certified import check_bounds, start
 
 WORLD = toy_models.open_grid_model(rows=5, cols=6, slip=0.2)
@@ -45,7 +46,7 @@ def test_a_detour_against_exact_values():
     V, Y = np.zeros((3, WORLD.n_states)), np.full((3, WORLD.n_states), CAP)
     best = np.full((3, WORLD.n_states), WORLD.n_actions, np.int16)
     V[1] = Y[1] = truth[:, h]
-    best[1] = solver.optimal_policy(WORLD, truth)[:, h]
+    best[1] = optimal_policy(WORLD, truth)[:, h]
     near = np.flatnonzero(truth[:, g] <= 3.0)  # what lies farther away is left at the cap
     at = np.full((WORLD.n_states, 1), -1)
     at[g] = 0
@@ -78,7 +79,7 @@ def test_a_detour_with_bounds_that_are_not_exact(seed):
     column[[h, g]] = 1, 2
     V, Y = np.zeros((3, WORLD.n_states)), np.full((3, WORLD.n_states), CAP)
     best = np.full((3, WORLD.n_states), WORLD.n_actions, np.int16)
-    best[1:] = solver.optimal_policy(WORLD, truth)[:, [h, g]].T
+    best[1:] = optimal_policy(WORLD, truth)[:, [h, g]].T
     V[1] = truth[:, h] * np.where(order == g, rng.random(), 1.0)
     Y[1] = truth[:, h] * rng.uniform(1.0, 1.2)  # 1 + p Y <= Y still
     Y[2] = truth[:, g] * rng.uniform(1.5, 2.0)

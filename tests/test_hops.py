@@ -9,6 +9,7 @@ from adagoal.certified.explorer import CertifiedExplorer
 from adagoal.core.transition_data import TransitionCounts
 from adagoal.envs.model import model_from_rows
 from adagoal.exact import solver
+from counting import record_transition
 from experiments import extra_models
 
 LOG = 4.4
@@ -22,7 +23,7 @@ def walked(rng, states, actions, tries):
     n = np.where(rng.random(len(to)) < 0.95, (tries * rng.random(len(to)) ** 2).astype(int) + 1, 0)
     n[:actions] = tries
     for x in np.flatnonzero(n):
-        counts.record_transition(*divmod(int(x), actions), int(to[x]))
+        record_transition(counts, *divmod(int(x), actions), int(to[x]))
     counts.count[:, 0], counts.n[:] = n, n
     counts.seen[:] = True
     visits = n.astype(float)
@@ -109,7 +110,7 @@ def test_a_goal_that_was_never_seen_is_far_but_not_too_far(seed):
         to[1::2] = 0  # circles through the start
     n = rng.integers(tries // 2, 2 * tries, size=len(to))
     for x in range(2 * states):
-        counts.record_transition(*divmod(x, 2), int(to[x]))
+        record_transition(counts, *divmod(x, 2), int(to[x]))
     counts.count[:, 0] = counts.n[:] = n
     counts.count[-2:], counts.n[-2:], n[-2:] = 0, 0, 0
     known = deterministic.read_deterministic_map(counts, n.astype(float), LOG)
@@ -130,8 +131,8 @@ def test_the_unseen_mass_counts_once():
     for length in (10, 20, 40):
         counts = TransitionCounts(length + 1, 1, start=0)
         for s in range(length):
-            counts.record_transition(s, 0, s + 1)
-        counts.record_transition(length, 0, length)
+            record_transition(counts, s, 0, s + 1)
+        record_transition(counts, length, 0, length)
         counts.count[:, 0] = counts.n[:] = 100
         known = deterministic.read_deterministic_map(counts, np.full(length + 1, 100.0), LOG)
         lower = deterministic.hop_lower_bounds(known, np.arange(length + 1)[:, None], np.array([length]), np.zeros(1))
@@ -140,11 +141,11 @@ def test_the_unseen_mass_counts_once():
 
 def test_no_map_without_a_known_start():
     counts = TransitionCounts(3, 2, start=0)
-    counts.record_transition(0, 0, 1)
+    record_transition(counts, 0, 0, 1)
     assert deterministic.read_deterministic_map(counts, np.array([5.0, 0, 0, 0, 0, 0]), LOG) is None
-    counts.record_transition(0, 1, 2)
+    record_transition(counts, 0, 1, 2)
     assert deterministic.read_deterministic_map(counts, np.array([5.0, 5.0, 0, 0, 0, 0]), LOG) is not None
-    counts.record_transition(0, 1, 1)  # two successors
+    record_transition(counts, 0, 1, 1)  # two successors
     assert deterministic.read_deterministic_map(counts, np.array([5.0, 5.0, 0, 0, 0, 0]), LOG) is None
 
 

@@ -11,6 +11,7 @@ from adagoal.envs import toy_models
 from adagoal.envs.model import TabularMDP
 from adagoal.exact import solver
 from experiments import extra_models
+from experiments.exact_policies import reachable_set
 from experiments.incremental import incremental_set, restricted_distances
 
 
@@ -57,7 +58,7 @@ def test_definition(seed: int, radius: float) -> None:
 
 def test_fan_is_reliably_but_not_incrementally_reachable() -> None:
     mdp = toy_models.fan_model(n_middle=10)
-    assert solver.reachable_set(mdp, 4.0).tolist() == [0, 11]
+    assert reachable_set(mdp, 4.0).tolist() == [0, 11]
     assert incremental_set(mdp, 4.0).tolist() == [0]
     assert incremental_set(mdp, 19.0).size == 12  # a middle state takes 2n - 1 = 19
 
@@ -65,9 +66,9 @@ def test_fan_is_reliably_but_not_incrementally_reachable() -> None:
 @pytest.mark.parametrize("seed", range(5))
 def test_subset_of_the_reachable_set_and_equal_without_chance(seed: int) -> None:
     sure = extra_models.random_deterministic(n_states=12, n_actions=2, seed=seed)
-    assert incremental_set(sure, 4.0).tolist() == solver.reachable_set(sure, 4.0).tolist()
+    assert incremental_set(sure, 4.0).tolist() == reachable_set(sure, 4.0).tolist()
     traps = extra_models.random_traps(n_states=12, n_actions=2, seed=seed)
-    assert set(incremental_set(traps, 5.0).tolist()) <= set(solver.reachable_set(traps, 5.0).tolist())
+    assert set(incremental_set(traps, 5.0).tolist()) <= set(reachable_set(traps, 5.0).tolist())
 
 
 def test_restriction_costs_time() -> None:

@@ -18,6 +18,7 @@ from adagoal.goal_rules import BUILTIN_RULES
 from adagoal.loop import run_exploration
 from adagoal.planning import robust_sweeps
 from adagoal.planning.model_arrays import RobustModel
+from counting import record_transition
 from experiments import extra_models
 
 # Called from Python, the function itself would run as Python code.
@@ -69,7 +70,7 @@ def missed(rng, p, bound, n, looks_are_free=False):
     counts = TransitionCounts(S, 1, 0, width=S)
     sets = FixedSampleSets(counts, pairs=1, delta=DELTA, branching=S, bound=bound)
     for t, successor in enumerate(rng.choice(S, n, p=p), start=1):
-        counts.record_transition(0, 0, int(successor))
+        record_transition(counts, 0, 0, int(successor))
         if looks_are_free:  # the control: one look's share of delta for every one of them
             k = 1 + int(np.searchsorted(SAMPLE_GRID, t))
             sets._union_log = math.log(1 / DELTA) - 2 * math.log(k)
@@ -105,12 +106,12 @@ def test_a_pair_is_looked_at_on_the_grid_only():
     sets = FixedSampleSets(counts, pairs=3, delta=0.1, branching=3, bound="hoeffding")
     seen = []
     for n in range(1, 200):
-        counts.record_transition(0, 0, n % 2)
+        record_transition(counts, 0, 0, n % 2)
         if sets.update():
             seen.append(n)
         assert sets.next_sample_counts[0] == SAMPLE_GRID[SAMPLE_GRID > n][0]
     assert seen == [n for n in SAMPLE_GRID if n < 200]
-    counts.record_transition(0, 0, 2)
+    record_transition(counts, 0, 0, 2)
     assert sets.model().support[0] == 2, "a successor found since the last look is one of the others"
 
 

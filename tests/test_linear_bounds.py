@@ -16,6 +16,7 @@ from adagoal.loop import run_exploration
 from adagoal.planning.mixture_sweeps import plan_mixture_horizon
 from adagoal.planning.model_arrays import RidgeEstimates, features_from_mixture
 from adagoal.report.exploration_page import write_report
+from counting import record_transition
 from experiments import extra_models
 from experiments.required_samples import for_vtr
 from linear_models import backward_twin, finite_values, observe, random_mixture, start
@@ -272,7 +273,7 @@ def test_vtr_regresses_what_the_errata_say():
         for _ in range(200):
             x = int(rng.integers(len(run.counts.n)))
             successor = int(rng.choice(mdp.n_states, p=mdp.kernel()[[x]].toarray()[0]))
-            run.counts.record_transition(x // 2, x % 2, successor)
+            record_transition(run.counts, x // 2, x % 2, successor)
             for kind in range(2):
                 for j in range(2):
                     row = m.phi(functions[kind][j], np.array([x]))[0]

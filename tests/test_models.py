@@ -13,6 +13,7 @@ from adagoal.envs import mixture_models, toy_models
 from adagoal.envs.model import TabularMDP
 from adagoal.exact import solver
 from experiments import extra_models
+from experiments.exact_policies import optimal_policy, reachable_set
 
 UP, RIGHT, DOWN, LEFT = range(4)
 
@@ -49,7 +50,7 @@ def test_two_room_has_52_states(layout: str) -> None:
     mdp = toy_models.two_room_grid(layout=layout)
     assert mdp.n_states == 52
     assert mdp.labels[mdp.start] == "(0, 0)"
-    assert solver.reachable_set(toy_models.two_room_grid(layout=layout, eta=0.0), 1e6).size == 48
+    assert reachable_set(toy_models.two_room_grid(layout=layout, eta=0.0), 1e6).size == 48
 
 
 def test_open_grid_without_slip_counts_steps() -> None:
@@ -123,7 +124,7 @@ def test_lower_bound_instance(radius: float, n_decisions: int, n_actions: int, d
         np.testing.assert_allclose(V[0, 0], (wait + depth + 1.5 - advantage) / (0.5 + advantage), rtol=1e-12)
         assert V[0, 0] <= radius
         decision = mdp.labels.index(f"decision {best // n_actions}")
-        actions = solver.optimal_policy(mdp, V, [1])[:, 0]
+        actions = optimal_policy(mdp, V, [1])[:, 0]
         assert actions[decision] == best % n_actions
         actions[decision] = (best + 1) % n_actions  # a policy that misses the good pair is not epsilon-optimal
         loss = solver.policy_values(mdp, actions, 1)[0] - V[0, 0]
@@ -138,7 +139,7 @@ def test_separation_instance(eta: float) -> None:
     optimum = 1 + eta + (1 - eta) * (radius - 1)
     np.testing.assert_allclose(free[0, 0], optimum, rtol=1e-10)
     assert free[0, 0] <= radius
-    actions = solver.optimal_policy(mdp, free, [1], reset=False)[:, 0]
+    actions = optimal_policy(mdp, free, [1], reset=False)[:, 0]
     assert actions[3] == best
     actions[3] = 0
     np.testing.assert_allclose(solver.policy_values(mdp, actions, 1)[0] - optimum, 2, rtol=1e-9)
@@ -151,7 +152,7 @@ def test_separation_instance(eta: float) -> None:
 def test_fan_is_not_incrementally_reachable() -> None:
     mdp = toy_models.fan_model(n_middle=10)
     np.testing.assert_allclose(solver.optimal_distances(mdp), [0, *[19] * 10, 2], rtol=1e-12)
-    assert solver.reachable_set(mdp, 18).tolist() == [0, 11]
+    assert reachable_set(mdp, 18).tolist() == [0, 11]
 
 
 def test_random_models_have_their_features() -> None:

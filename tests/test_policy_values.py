@@ -14,6 +14,7 @@ from adagoal.envs import toy_models
 from adagoal.envs.model import TabularMDP, model_from_rows
 from adagoal.exact import solver
 from experiments import extra_models
+from experiments.exact_policies import optimal_policy
 
 
 def test_improper_policy_is_infinite_only_where_it_is() -> None:
@@ -104,7 +105,7 @@ def test_periodic_value_agrees_with_playing_the_policy() -> None:
 def test_long_period_tends_to_the_stationary_value() -> None:
     mdp = toy_models.two_room_grid()
     V = solver.optimal_values(mdp)
-    actions = solver.optimal_policy(mdp, V)
+    actions = optimal_policy(mdp, V)
     for goal in (17, 30):
         table = np.repeat(actions[None, :, goal], 4000, axis=0)
         stationary = Policy(goal, actions[None, :, goal], mdp.reset_action)

@@ -15,10 +15,11 @@ from adagoal.core.errors import Status
 from adagoal.core.transition_data import TransitionCounts
 from adagoal.envs import toy_models
 from adagoal.envs.model import model_from_rows
-from adagoal.exact.reach_probabilities import largest_probabilities, policy_probability
+from adagoal.exact.audit import largest_probabilities, policy_probability
 from adagoal.planning.model_arrays import EmpiricalModel
 from adagoal.reachability.horizon_bounds import HorizonGoals, bound_probabilities
 from adagoal.reachability.restarted_balls import RestartedBalls
+from counting import record_transition
 from experiments import probabilities
 
 LAKE: dict[str, Any] = {"env": "FrozenLake-v1", "within": 20, "probability": 0.6, "epsilon": 0.2, "seed": 1}
@@ -106,7 +107,7 @@ def divergence_missed(rng, p, n, weaken=1.0):
     counts = TransitionCounts(len(p), 1, 0, width=len(p))
     sets = RestartedBalls(counts, len(p), 1, 1, 0.3, len(p))
     for t, successor in enumerate(rng.choice(len(p), n, p=p)):
-        counts.record_transition(0, 0, int(successor))
+        record_transition(counts, 0, 0, int(successor))
         if t % 7:
             continue
         sets.update()
@@ -133,7 +134,7 @@ def test_a_restart_makes_the_ball_smaller():
     sets, plain = (RestartedBalls(counts, 3, 3, 3, 0.1, 3) for _ in range(2))
     rng = np.random.default_rng(0)
     for successor in rng.choice(3, 50_000, p=[0.2, 0.3, 0.5]):
-        counts.record_transition(0, 0, int(successor))
+        record_transition(counts, 0, 0, int(successor))
         if counts.n[0] % 50 == 0:
             sets.update()
     plain.update()  # one look at the end: no restart yet

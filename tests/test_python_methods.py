@@ -12,8 +12,8 @@ import gymnasium
 import pytest
 
 import adagoal
-from adagoal.api.argument_names import unknown_argument
 from adagoal.core import installation
+from adagoal.core.argument_checks import unknown_argument
 from adagoal.core.errors import RunWarning
 from adagoal.core.installation import install_command
 from adagoal.envs import toy_models

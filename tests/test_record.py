@@ -13,6 +13,7 @@ import pytest
 import adagoal
 from adagoal.cli.main import run_command_line
 from adagoal.core.transition_data import TransitionCounts
+from counting import record_transition
 
 GRID = {"radius": 6, "epsilon": 2.0, "seed": 3, "env_args": {"rows": 3, "cols": 3}}
 
@@ -36,7 +37,7 @@ def test_the_same_run_with_and_without_its_steps(tmp_path: Path) -> None:
         if a == result.reset_action:
             assert t == 0
         else:
-            counts.record_transition(s, a, t)
+            record_transition(counts, s, a, t)
     np.testing.assert_array_equal(np.bincount(steps["state"], minlength=9), result.arrays["visits"])
     assert counts.n.sum() + (steps["action"] == result.reset_action).sum() == result.steps
     size = (kept / "transitions.npz").stat().st_size

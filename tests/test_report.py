@@ -21,9 +21,10 @@ from adagoal.envs import toy_models
 from adagoal.envs.simulator import ModelSimulator
 from adagoal.report import StateMetadata, exploration_panels, make_headline, write_report
 from adagoal.report.exploration_panels import ExplorationSource, layered_positions
-from adagoal.report.html_page import Panel, PanelContent, pack_data_block, unpack_data_block
+from adagoal.report.html_page import Panel, PanelContent, pack_data_block
 from adagoal.runs.progress_display import ExplorationProgress, extrapolate_total_steps
 from adagoal.runs.result import Result, load_result
+from data_block import unpack_data_block
 
 ARGUMENTS = {"rows": 3, "cols": 3}
 

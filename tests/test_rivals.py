@@ -34,8 +34,10 @@ from adagoal.loop import run_self_directed
 from adagoal.planning.model_arrays import TransitionKernel
 from adagoal.planning.shortest_paths import solve_visgo
 from adagoal.runs.result import Result
+from counting import record_transition
 from experiments import arena, extra_models, incremental, required_steps
 from experiments.__main__ import run as run_experiment
+from experiments.exact_policies import reachable_set
 
 EPSILON = 1.0
 WORLDS = range(12)
@@ -101,7 +103,7 @@ def test_disco_finds_what_is_incrementally_reachable_with_good_policies(constant
 )
 def test_disco_solves_multi_goal_exploration_where_the_sets_agree(mdp: TabularMDP, L: float) -> None:
     """S_L-arrow = G_L, and restricted policies are as good as free ones: C1 and C2 hold."""
-    assert incremental.incremental_set(mdp, L).tolist() == solver.reachable_set(mdp, L).tolist()
+    assert incremental.incremental_set(mdp, L).tolist() == reachable_set(mdp, L).tolist()
     verdict = api.audit(explore(mdp, L, "disco", "scaled=0.0005", 0), mdp)
     assert verdict.c1
     assert verdict.c2
@@ -112,7 +114,7 @@ def test_equal_sets_alone_are_not_enough() -> None:
     mdp = registry.make_exact_model("FrozenLake-v1", {}, None)
     assert mdp is not None
     inside = incremental.incremental_set(mdp, 20.0)
-    assert inside.tolist() == solver.reachable_set(mdp, 20.0).tolist()
+    assert inside.tolist() == reachable_set(mdp, 20.0).tolist()
     best = incremental.restricted_distances(mdp, np.isin(np.arange(mdp.n_states), inside))
     assert (best - solver.optimal_distances(mdp))[inside].max() > 2.0
 
@@ -373,7 +375,7 @@ def test_planner_is_optimistic_and_exact_without_widths() -> None:
         for a in range(2):
             successors, p = mdp.row(s, a)
             for target in rng.choice(successors, 4000, p=p):
-                counts.record_transition(s, a, int(target))
+                record_transition(counts, s, a, int(target))
     known, goal = np.arange(7) < 5, np.arange(7) == 6
     best = incremental.restricted_distances(mdp, known)[6]
     (low,), _ = optimistic_paths.solve_restricted_paths(

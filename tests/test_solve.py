@@ -20,6 +20,7 @@ from adagoal.planning import value_iteration
 from adagoal.planning.model_arrays import to_sparse_model
 from adagoal.planning.value_iteration import run_value_iteration
 from experiments import extra_models
+from experiments.exact_policies import optimal_policy, reachable_set
 
 WORLDS = {
     "two-room": toy_models.two_room_grid(),
@@ -98,7 +99,7 @@ def test_agrees_with_value_iteration(name: str) -> None:
 def test_greedy_policy_is_proper_and_attains_the_optimum(name: str) -> None:
     mdp = WORLDS[name]
     V = solver.optimal_values(mdp)
-    actions = solver.optimal_policy(mdp, V)
+    actions = optimal_policy(mdp, V)
     assert actions.dtype == np.int16
     for goal in range(mdp.n_states):
         np.testing.assert_allclose(solver.policy_values(mdp, actions[:, goal], goal), V[:, goal], rtol=1e-10)
@@ -182,7 +183,7 @@ def test_random_models_without_reset(seed: int) -> None:
     """Without the reset the almost-sure sets matter; the greedy policy attains every finite value."""
     mdp = extra_models.random_traps(n_states=12, n_actions=2, traps=3, branching=2, seed=seed)
     V = solver.optimal_values(mdp, reset=False)
-    actions = solver.optimal_policy(mdp, V, reset=False)
+    actions = optimal_policy(mdp, V, reset=False)
     for goal in range(mdp.n_states):
         finite = np.isfinite(V[:, goal])
         assert (actions[finite & (np.arange(12) != goal), goal] < mdp.reset_action).all()
@@ -243,7 +244,7 @@ def test_two_room_numbers() -> None:
     assert mdp.labels[farthest] == "(4, 2)"
     assert round(distances[farthest], 2) == 39.44
     assert round(distances.max(), 1) == 1001.1
-    assert solver.reachable_set(mdp, 40).tolist() == room_one.tolist()
+    assert reachable_set(mdp, 40).tolist() == room_one.tolist()
     right = solver.optimal_distances(toy_models.two_room_grid(layout="right"))
     assert round(np.sort(right)[47], 2) == 33.33
 
@@ -252,7 +253,7 @@ def test_goals_may_be_a_subset_in_any_order() -> None:
     mdp = WORLDS["two-room"]
     V = solver.optimal_values(mdp)
     np.testing.assert_array_equal(solver.optimal_values(mdp, [40, 3, 51]), V[:, [40, 3, 51]])
-    assert solver.optimal_policy(mdp, V[:, [5]], [5]).shape == (52, 1)
+    assert optimal_policy(mdp, V[:, [5]], [5]).shape == (52, 1)
 
 
 @pytest.mark.parametrize("planner", [run_value_iteration, numpy_twin.exact])
@@ -279,4 +280,4 @@ def test_bad_input() -> None:
     with pytest.raises(InputError, match=r"0\.\.4"):
         solver.policy_values(mdp, np.full(52, 5), 0)
     with pytest.raises(InputError, match="shape"):
-        solver.optimal_policy(mdp, np.zeros((52, 3)))
+        optimal_policy(mdp, np.zeros((52, 3)))

@@ -25,10 +25,10 @@ from adagoal.core.errors import InputError
 from adagoal.core.file_io import folder_lock, is_folder_locked
 from adagoal.report import StateMetadata
 from adagoal.report.exploration_page import LiveRunSource, RunFolderSource
-from adagoal.report.html_page import unpack_data_block
 from adagoal.report.live_server import serve_report
 from adagoal.runs.job import STOP_REQUEST_FILE
 from adagoal.runs.result import Result, load_result
+from data_block import unpack_data_block
 
 SMALL: dict[str, Any] = {"env": "grid", "radius": 6, "env_args": {"rows": 3, "cols": 3}}
 

@@ -18,14 +18,13 @@ if TYPE_CHECKING:
     from adagoal.api.saved_runs import load, resume
     from adagoal.api.train import train
     from adagoal.certification.certificate import Certification
-    from adagoal.comparison.compare import compare
     from adagoal.comparison.comparison_output import Comparison
+    from adagoal.comparison.method_comparison import compare
     from adagoal.core.errors import InputError
     from adagoal.core.tabular_policy import Policy
     from adagoal.envs.mixture_models import mixture
     from adagoal.envs.model import Model
-    from adagoal.report.plot import plot
-    from adagoal.report.show import Page, show
+    from adagoal.report.show import Page, plot, show
     from adagoal.runs.result import Certificate, Result
 
 __version__ = "0.2.0.dev0"
@@ -66,15 +65,14 @@ _MODULE_OF_NAME = {
         "api.policy_trials": ["Trial", "play"],
         "api.saved_runs": ["load", "resume"],
         "api.train": ["train"],
-        "comparison.compare": ["compare"],
         "comparison.comparison_output": ["Comparison"],
+        "comparison.method_comparison": ["compare"],
         "core.errors": ["InputError"],
         "core.tabular_policy": ["Policy"],
         "certification.certificate": ["Certification"],
         "envs.mixture_models": ["mixture"],
         "envs.model": ["Model"],
-        "report.plot": ["plot"],
-        "report.show": ["Page", "show"],
+        "report.show": ["Page", "plot", "show"],
         "runs.result": ["Certificate", "Result"],
     }.items()
     for name in names

@@ -15,10 +15,10 @@ from small import load_policy
 
 import adagoal
 from adagoal.certification import certifier
-from adagoal.certification.cell_tree import CellTree
 from adagoal.certification.certificate import CellVerdict, Certification, Claim, Verdict
 from adagoal.certification.certifier import Certifier
-from adagoal.certification.players import open_players
+from adagoal.certification.episodes import open_players
+from adagoal.certification.value_spaces import CellTree
 from adagoal.cli.main import run_command_line
 from adagoal.core import confidence_bounds
 from adagoal.core.confidence_bounds import clopper_pearson_interval

@@ -18,7 +18,7 @@ from adagoal.core.types import Floats
 from adagoal.deep import pointmass  # noqa: F401  (registers the id)
 from adagoal.deep.config import DECLARABLE_GOAL_FIELDS, KNOWN_GOAL_FIELDS
 from adagoal.sb3 import ChooseGoals, ChosenGoal
-from adagoal.sb3.goal_callback import RecentStates
+from adagoal.sb3.callbacks import RecentStates
 
 WIDE = 4.0
 """Candidates reach so far; the walls of the point-mass stand at 1.5."""

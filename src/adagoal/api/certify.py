@@ -14,16 +14,13 @@ from typing import TYPE_CHECKING, Any
 
 import gymnasium
 
-from adagoal.api.argument_names import refuse_unknown_arguments
-from adagoal.certification.cell_tree import CellTree, ValueSampler
 from adagoal.certification.certificate import Certification, Claim, Question
 from adagoal.certification.certifier import Certifier, PlayFunction
 from adagoal.certification.criteria import make_criterion
-from adagoal.certification.episodes import EpisodePlayer, EpisodeTask
-from adagoal.certification.players import open_players
+from adagoal.certification.episodes import EpisodePlayer, EpisodeTask, open_players
 from adagoal.certification.policies import find_policy
-from adagoal.certification.value_spaces import ValueSpace, make_value_space
-from adagoal.core.argument_checks import check_folder_path, check_integer
+from adagoal.certification.value_spaces import CellTree, ValueSampler, ValueSpace, make_value_space
+from adagoal.core.argument_checks import check_folder_path, check_integer, refuse_unknown_arguments
 from adagoal.core.errors import InputError
 from adagoal.core.file_io import read_json, report_read_errors, write_json
 from adagoal.core.user_code import call_observer

@@ -13,9 +13,8 @@ from typing import Any
 from numpy.typing import ArrayLike, NDArray
 
 from adagoal import goal_rules, parallel
-from adagoal.api.argument_names import refuse_unknown_arguments
 from adagoal.core import transition_data
-from adagoal.core.argument_checks import check_folder_path
+from adagoal.core.argument_checks import check_folder_path, refuse_unknown_arguments
 from adagoal.core.environment import TabularEnv
 from adagoal.core.errors import OBJECT_ENV_PREFIX, InputError, RunWarning
 from adagoal.core.exploration_run import RunObserver
@@ -26,8 +25,7 @@ from adagoal.envs.gym_adapter import GymAdapter, StartSeed
 from adagoal.envs.model import TabularMDP
 from adagoal.envs.parallel_env import ParallelEnv
 from adagoal.envs.simulator import ModelSimulator
-from adagoal.exact.audit import Audit, audit_policies
-from adagoal.exact.reach_probabilities import audit_probabilities
+from adagoal.exact.audit import Audit, audit_policies, audit_probabilities
 from adagoal.parallel.worker_process import exit_if_reimported
 from adagoal.runs.exploration_files import RUN_CHECKPOINT_SCHEMA
 from adagoal.runs.exploration_session import ExplorationSession

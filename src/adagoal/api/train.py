@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from adagoal import goal_rules
-from adagoal.api.argument_names import unknown_argument
-from adagoal.core.argument_checks import check_folder_path
+from adagoal.core.argument_checks import check_folder_path, unknown_argument
 from adagoal.core.errors import InputError
 from adagoal.deep import require_deep_extra
 from adagoal.deep.config import (

@@ -31,8 +31,8 @@ from typing import Any
 
 import numpy as np
 
-from adagoal.certification.cell_tree import CellTree, ValueSampler
 from adagoal.certification.certificate import CellVerdict, Certification, Claim, Verdict
+from adagoal.certification.value_spaces import CellTree, ValueSampler
 from adagoal.core.confidence_bounds import lower_confidence_bound, rejects_at_most
 from adagoal.core.errors import Status
 from adagoal.core.file_formats import COUNT_SCHEMA, check_json_value, object_schema

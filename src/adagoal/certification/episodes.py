@@ -1,23 +1,122 @@
-"""Play a policy in a Gymnasium environment: one episode for each goal or start."""
+"""Play a policy in a Gymnasium environment: one episode for each goal or start that the certification has drawn.
+
+The first of these puts the environment into a goal or start:
+
+- the user's function ``set_start(env, value)``, called after a reset
+- for goals: the environment's own way to set a goal
+- for the classic control environments of Gymnasium: the variables of their state, by name (:data:`STATE_VARIABLES`)
+- otherwise ``reset(options={name: number})``, if it changes the first observation.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
+import cloudpickle
 import numpy as np
 
-from adagoal.certification.certifier import ROLLOUTS_PER_BLOCK
+from adagoal.certification.certifier import MIN_BLOCKS_PER_ROUND, ROLLOUTS_PER_BLOCK, PlayFunction
 from adagoal.certification.criteria import Criterion, Episode
 from adagoal.certification.policies import BatchPolicy, check_action
-from adagoal.certification.start_setters import StartSetter, find_start_setter, goal_setter, user_start_setter
 from adagoal.certification.value_spaces import ValueSpace
 from adagoal.core.errors import EnvironmentFailure, InputError, describe_exception
 from adagoal.core.random_streams import StreamPurpose, random_stream
 from adagoal.core.types import Bools, Floats
 from adagoal.envs.env_checker import find_time_limit
+from adagoal.parallel.worker_process import make_rollout_process
+
+StartSetter = Callable[[Any, int, Any], Any]
+"""``set_start(env, seed, value)``: reset the environment, put it there, and return the first observation."""
+
+STATE_VARIABLES = {
+    "CartPoleEnv": ("x", "x_dot", "theta", "theta_dot"),
+    "PendulumEnv": ("theta", "theta_dot"),
+    "MountainCarEnv": ("position", "velocity"),
+    "Continuous_MountainCarEnv": ("position", "velocity"),
+    "AcrobotEnv": ("theta1", "theta2", "theta1_dot", "theta2_dot"),
+}
+"""Entries of ``env.unwrapped.state`` by the class of the environment (``gymnasium.envs.classic_control``)."""
+
+
+def reset_env(env: Any, seed: int, **options: Any) -> Any:
+    """Return the first observation of an episode."""
+    return env.reset(seed=seed, **options)[0]
+
+
+def user_start_setter(set_start: Callable[[Any, Any], Any]) -> StartSetter:
+    """Return the setter that calls the user's function after a reset; None as its result keeps the observation."""
+
+    def set_by_function(env: Any, seed: int, value: Any) -> Any:
+        first = reset_env(env, seed)
+        observation = set_start(env, value)
+        return first if observation is None else observation
+
+    return set_by_function
+
+
+def goal_setter(env: Any, set_goal: Callable[[Any], None]) -> StartSetter:
+    """Return the setter for goals ``[V]`` in the form of ``desired_goal``."""
+
+    def set_by_goal(env: Any, seed: int, value: Any) -> Any:
+        observation = dict(reset_env(env, seed))
+        wanted = np.asarray(observation["desired_goal"])
+        numbers = np.array(list(value.values()) if isinstance(value, dict) else value)
+        if numbers.size != wanted.size:
+            raise InputError(f"must have {wanted.size} numbers, as desired_goal, got {numbers.size}", "goals")
+        goal = numbers.astype(wanted.dtype).reshape(wanted.shape)
+        set_goal(goal)
+        # the observation of the reset still shows the goal that the environment drew
+        return observation | {"desired_goal": goal}
+
+    return set_by_goal
+
+
+def find_start_setter(env: Any, names: tuple[str, ...] | None, probes: Sequence[Any] = ()) -> StartSetter:
+    """Return the built-in setter for named starts of this environment; ``probes`` are starts to try it with."""
+    name = env.spec.id if env.spec is not None else type(env.unwrapped).__name__
+    if names is None:
+        text = f"missing; starts of {name} need names of reset options, or a function set_start(env, start)"
+        raise InputError(text, "set_start")
+    known = STATE_VARIABLES.get(type(env.unwrapped).__name__, ())
+    if known and type(env.unwrapped).__module__.startswith("gymnasium.envs.classic_control"):
+        unknown = [each for each in names if each not in known]
+        if unknown:
+            raise InputError(f"{name} has no variable {unknown[0]!r}; it has {', '.join(known)}", "starts")
+        return _set_state_variables
+    if probes:
+        _check_options_matter(env, probes, name)
+    return lambda env, seed, value: reset_env(env, seed, options=dict(value))
+
+
+def _set_state_variables(env: Any, seed: int, value: Any) -> Any:
+    core = env.unwrapped
+    reset_env(env, seed)
+    variables = STATE_VARIABLES[type(core).__name__]
+    state = np.array(core.state)
+    for name, number in value.items():
+        state[variables.index(name)] = number
+    core.state = state
+    # Pendulum and Acrobot observe sines and cosines of their state; the others observe the state itself.
+    observe = getattr(core, "_get_obs", None) or getattr(core, "_get_ob", None)
+    return state.astype(np.float32) if observe is None else observe()
+
+
+def _check_options_matter(env: Any, probes: Sequence[dict[str, float]], env_name: str) -> None:
+    """Raise an InputError if the environment ignores the options: a certificate would then vary nothing."""
+    env.reset(seed=0)
+    seen = [_flatten(reset_env(env, 0, options=options)) for options in (None, *probes)]
+    if all(np.array_equal(each, seen[0]) for each in seen[1:]):
+        text = f"{env_name} ignores the reset options {', '.join(probes[0])}; give set_start(env, start)"
+        raise InputError(text, "starts")
+
+
+def _flatten(observation: Any) -> Floats:
+    parts = list(observation.values()) if isinstance(observation, dict) else [observation]
+    return np.concatenate([np.asarray(part, np.float64).ravel() for part in parts])
 
 
 @dataclass(frozen=True)
@@ -84,7 +183,7 @@ class EpisodeTask:
 
 
 class EpisodePlayer:
-    """A :class:`adagoal.certification.players.Player` for Gymnasium environments.
+    """A :class:`adagoal.certification.episodes.Player` for Gymnasium environments.
 
     The episodes of a block are played in step, so a network computes the actions of all of them at once.
     """
@@ -127,3 +226,61 @@ class EpisodePlayer:
         episode.observations.append(observation)
         episode.actions.append(action)
         episode.infos.append(info)
+
+
+class Player(Protocol):
+    """Plays blocks of episodes; a block seeds its own resets by (round, block)."""
+
+    def play_blocks(self, blocks: Sequence[tuple[int, Floats]], round_: int) -> list[Bools]:
+        """Play blocks (index, values ``[n, V]``); return for each which of its episodes were a success ``[n]``."""
+
+
+@contextlib.contextmanager
+def open_players(make: Callable[[], Player], workers: int, in_process: bool = False) -> Iterator[PlayFunction]:
+    """Yield the function that plays values ``[n, V]`` in blocks; worker i of n takes the blocks i, i + n, i + 2n, ...
+
+    The result does not depend on the number of workers. ``in_process`` allows a single worker to be this process.
+    """
+    if workers == 1 and in_process:
+        player = make()
+        yield lambda values, round_: np.concatenate(player.play_blocks(list(enumerate(_blocks(values))), round_))
+        return
+    try:
+        pickled = cloudpickle.dumps(make)
+    except Exception as error:
+        text = f"cannot be sent to worker processes ({type(error).__name__}: {error}); use workers=1"
+        raise InputError(text, "policy") from error
+    processes = [
+        make_rollout_process(functools.partial(_make_from_pickle, pickled))
+        for _ in range(min(workers, MIN_BLOCKS_PER_ROUND))
+    ]
+
+    def play(values: Floats, round_: int) -> Bools:
+        n, blocks = len(processes), list(enumerate(_blocks(values)))
+        for i, process in enumerate(processes):
+            process.send("play_blocks", blocks[i::n], round_)
+        found: list[Any] = [None] * len(blocks)
+        for i, process in enumerate(processes):
+            found[i::n] = process.receive()
+        return np.concatenate(found)
+
+    try:
+        for process in processes:
+            process.start()
+        yield play
+    finally:
+        # all pipes before the first wait, so the processes end at the same time
+        for process in processes:
+            if process.pipe is not None:
+                process.pipe.close()
+        for process in processes:
+            process.stop(grace_seconds=10.0)
+
+
+def _blocks(values: Floats) -> Sequence[Floats]:
+    return np.split(values, len(values) // ROLLOUTS_PER_BLOCK)
+
+
+def _make_from_pickle(pickled: bytes) -> Any:
+    # cloudpickle, because players hold functions of the user, which plain pickle cannot send
+    return cloudpickle.loads(pickled)()

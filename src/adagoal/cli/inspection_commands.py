@@ -1,4 +1,4 @@
-"""``adagoal show``, ``watch``, ``export`` and ``check``, and the live report of ``explore --live``."""
+"""``adagoal show``, ``watch``, ``export``, ``check`` and ``warm``, and the live report of ``explore --live``."""
 
 from __future__ import annotations
 
@@ -206,3 +206,24 @@ def _spell_as_options(line: str) -> str:
         # Words such as env or seed also have a meaning of their own.
         line = line.replace(name, spelled) if "_" in name else re.sub(rf"^{name}: ", f"{spelled}: ", line)
     return line
+
+
+@click.command(epilog="Example: adagoal warm")
+@options.quiet_option
+def warm(quiet: bool) -> None:
+    """Compile all methods now, on all cores, so that no first run has to wait.
+
+    Numba keeps the compiled code in __pycache__ beside the package, or in the folder NUMBA_CACHE_DIR.
+    """
+    from adagoal.core import precompilation
+    from adagoal.runs.progress_display import ProgressDisplay
+
+    start = time.monotonic()
+    signatures = precompilation.read_signatures()
+    with ProgressDisplay(quiet):
+        n_compiled = precompilation.compile_in_processes(signatures)
+    if n_compiled == 0:
+        click.echo(f"all {len(signatures)} functions are compiled already")
+        return
+    seconds, cores = time.monotonic() - start, precompilation.n_processes()
+    click.echo(f"compiled {n_compiled} functions in {seconds:.0f} s on {cores} cores")

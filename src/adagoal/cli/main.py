@@ -120,7 +120,7 @@ COMMANDS = {
     "envs": ("run_commands", "List the available environments."),
     "check": ("inspection_commands", "Try an environment before a run."),
     "completion": ("completion", "Print the script for tab completion in bash, zsh or fish."),
-    "warm": ("warm_command", "Compile all methods now, so no first run has to wait."),
+    "warm": ("inspection_commands", "Compile all methods now, so no first run has to wait."),
 }
 
 

@@ -9,7 +9,7 @@ A new experiment is one file with these three functions, and an entry in :mod:`e
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
@@ -55,10 +55,6 @@ class ExperimentReport:
     plots: Sequence[CurvePlot] = ()  # the curves of the page
 
 
-ColumnFormats = Mapping[str, str | Callable[[Any], str]]
-"""For each column head, how a row is shown: a format of its fields ("{steps:.2e}"), or a function of the row."""
-
-
 @dataclass(frozen=True)
 class TextTable:
     """A table of texts. The first ``n_left_columns`` are aligned to the left, the others are numbers."""
@@ -66,12 +62,6 @@ class TextTable:
     header: Sequence[str]
     rows: Sequence[Sequence[str]]
     n_left_columns: int = 1
-
-    @staticmethod
-    def from_rows(rows: Iterable[Mapping[str, Any]], columns: ColumnFormats, left: int = 1) -> TextTable:
-        """Return the table of plain data."""
-        cells = [[c.format(**row) if isinstance(c, str) else c(row) for c in columns.values()] for row in rows]
-        return TextTable(list(columns), cells, left)
 
     def to_markdown(self) -> str:
         """Return the table as Markdown."""

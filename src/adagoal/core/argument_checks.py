@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import difflib
+import functools
+import inspect
 import math
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 import numpy as np
 
@@ -102,3 +104,27 @@ def parse_key_value(text: str) -> tuple[str, Any]:
     except ValueError:
         # Users who write Python type its constants. As text, "False" would be true.
         return key, {"True": True, "False": False, "None": None}.get(value, value)
+
+
+Parameters = ParamSpec("Parameters")
+ReturnT = TypeVar("ReturnT")
+
+
+def refuse_unknown_arguments(function: Callable[Parameters, ReturnT]) -> Callable[Parameters, ReturnT]:
+    """Make a function refuse an unknown keyword argument with an :class:`InputError` instead of a TypeError."""
+    known = inspect.signature(function).parameters
+
+    @functools.wraps(function)
+    def call(*args: Parameters.args, **kwargs: Parameters.kwargs) -> ReturnT:
+        for name in kwargs:
+            if name not in known:
+                raise unknown_argument(function.__name__, name, known)
+        return function(*args, **kwargs)
+
+    return call
+
+
+def unknown_argument(function: str, name: str, known: Iterable[str]) -> InputError:
+    """Return the error about an argument that a function does not have."""
+    hint = suggest_name(name, known, f"help(adagoal.{function}) lists its arguments")
+    return InputError(f"{function} has no argument {name!r}{hint}")

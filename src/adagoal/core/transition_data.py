@@ -72,13 +72,6 @@ class TransitionCounts:
         """Number of resets: the steps that are not counted transitions."""
         return int(self.visits.sum() - self.n.sum())
 
-    def record_transition(self, state: int, action: int, successor: int) -> int:
-        """Count one transition and return the new count of the pair."""
-        pair = state * self.n_actions + action
-        while not count_transition(pair, successor, *self._transition_arrays()):
-            self.grow_successors(2 * self.successor.shape[1])
-        return int(self.n[pair])
-
     def mark_absent_pairs(self, pairs: Longs) -> None:
         """Give pairs that do not exist the reset as their known transition, without counts."""
         # Every state has the reset, so a pair that repeats it adds no policy and changes no optimal value.

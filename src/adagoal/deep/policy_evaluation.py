@@ -93,7 +93,7 @@ def evaluate_policy(
 
 
 class GoalPolicyPlayer:
-    """A :class:`adagoal.certification.players.Player` for trained policies and goals ``[n, G]``.
+    """A :class:`adagoal.certification.episodes.Player` for trained policies and goals ``[n, G]``.
 
     The starts come from a random stream that neither training nor tests use, so the rollouts are fresh.
     """

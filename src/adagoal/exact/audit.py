@@ -9,6 +9,11 @@ accuracy epsilon,
 where G_L is the set of goals g in the goal space with V*(s0 -> g) <= L. Certificates must hold too:
 lower(g) <= V*(s0 -> g)  and  V^pi_g(s0 -> g) <= upper(g).
 
+In a run with ``within``, k steps, the values are probabilities of success in one attempt without a reset: C1 is
+P^pi_g >= P*_g - epsilon, C2 is {g : P*_g >= p} within X within {g : P*_g >= p - epsilon}, and certificates say
+lower <= P^pi_g and P*_g <= upper. With t steps left, h_t = 1 on the goal, 0 in states to avoid and in terminal states
+outside the goal, and elsewhere h_t(s) = max_a sum_{s'} p(s' | s, a) h_{t-1}(s') with h_0 = 0.
+
 All values come from :mod:`adagoal.exact.solver`; the audit uses nothing of a learner. Comparisons have a tolerance
 for rounding only (``solver.is_at_most``). For goals outside X the audit needs to know only whether they belong to
 G_{L + epsilon}, so the solver does not compute larger values.
@@ -20,11 +25,14 @@ import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+import numpy as np
+
 from adagoal.core.errors import InputError
 from adagoal.core.tabular_policy import Policy
+from adagoal.core.types import Actions, Bools, Floats
 from adagoal.envs.model import TabularMDP
 from adagoal.exact import solver
-from adagoal.exact.solver import GoalStates
+from adagoal.exact.solver import GoalStates, goal_state_mask, is_at_most
 
 
 @dataclass(frozen=True)
@@ -153,13 +161,11 @@ def audit_policies(
     space = set(all_goals) if goal_space is None else {int(g) for g in goal_space}
     audited = sorted(space | X)
     states: list[GoalStates] = [g if sets is None else sets[g] for g in audited]
-    labels = names or mdp.labels
     optimal = solver.optimal_distances(mdp, states, within=radius + epsilon)
     # Goals of X need their exact value, however large.
     beyond = [i for i, g in enumerate(audited) if g in X and optimal[i] == math.inf]
     optimal[beyond] = solver.optimal_distances(mdp, [states[i] for i in beyond])
     rows = []
-    c1 = c2 = certificates = True
     for g, members, best in zip(audited, states, optimal.tolist(), strict=True):
         policy = policies.get(g) if g in X else None
         value = None if policy is None else solver.policy_value(mdp, policy, members)
@@ -168,31 +174,38 @@ def audit_policies(
         bounds = (lower or {}).get(g), (upper or {}).get(g)
         in_G_L = g in space and _value_at_most(best, radius)
         in_G_L_eps = g in space and _value_at_most(best, radius + epsilon)
+        where = g in space, in_G_L, in_G_L_eps, g in X
+        failures = _policy_failures(g in X, value, gap, epsilon)
+        failures += _membership_failures(g in X, g in space, in_G_L, in_G_L_eps, best, radius, epsilon)
+        failures += _certificate_failures(best, value, *bounds)
+        shown = best if g in X or in_G_L_eps else None
+        rows.append(_make_finding(g, names or mdp.labels, shown, value, gap, epsilon, where, bounds, failures))
+    return _make_audit(rows, radius, epsilon, "V")
 
-        policy_failures = _policy_failures(g in X, value, gap, epsilon)
-        membership_failures = _membership_failures(g in X, g in space, in_G_L, in_G_L_eps, best, radius, epsilon)
-        certificate_failures = _certificate_failures(best, value, *bounds)
-        c1, c2 = c1 and not policy_failures, c2 and not membership_failures
-        certificates = certificates and not certificate_failures
-        rows.append(
-            GoalFinding(
-                goal=g,
-                label=labels[g] if labels else str(g),
-                optimal=best if g in X or in_G_L_eps else None,
-                value=value,
-                gap=gap,
-                margin=None if gap is None else epsilon - gap,
-                in_goal_space=g in space,
-                in_G_L=in_G_L,
-                in_G_L_eps=in_G_L_eps,
-                in_X=g in X,
-                lower=bounds[0],
-                upper=bounds[1],
-                certificate_holds=None if bounds == (None, None) else not certificate_failures,
-                failures=(*policy_failures, *membership_failures, *certificate_failures),
-            )
-        )
-    return Audit(c1, c2, certificates, radius, epsilon, tuple(rows))
+
+def _make_finding(
+    goal: int,
+    labels: Sequence[str],
+    optimal: float | None,
+    value: float | None,
+    gap: float | None,
+    epsilon: float,
+    where: tuple[bool, bool, bool, bool],
+    bounds: tuple[float | None, float | None],
+    failures: Sequence[str],
+) -> GoalFinding:
+    """``where``: whether the goal is in the goal space, in G_L, in G_{L + epsilon}, in X."""
+    margin = None if gap is None else epsilon - gap
+    is_wrong = any(text.startswith("certificate") for text in failures)
+    certificate_holds = None if bounds == (None, None) else not is_wrong
+    label = labels[goal] if labels else str(goal)
+    return GoalFinding(goal, label, optimal, value, gap, margin, *where, *bounds, certificate_holds, tuple(failures))
+
+
+def _make_audit(rows: Sequence[GoalFinding], radius: float, epsilon: float, measure: str) -> Audit:
+    failed = {text.partition(":")[0] for row in rows for text in row.failures}
+    c1, c2, certificates = (name not in failed for name in ("C1", "C2", "certificate"))
+    return Audit(c1, c2, certificates, radius, epsilon, tuple(rows), measure)
 
 
 def _policy_failures(in_X: bool, value: float | None, gap: float | None, epsilon: float) -> list[str]:
@@ -235,3 +248,68 @@ def _value_at_most(value: float, bound: float) -> bool:
 
 def _finite_or_none(value: object) -> object:
     return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def largest_probabilities(mdp: TabularMDP, goals: Sequence[GoalStates], within: int, avoid: Bools) -> Floats:
+    """Return [G] the largest probability of reaching each goal from s0 within this many steps; avoid: [S]."""
+    S, A, P = mdp.n_states, mdp.n_actions, mdp.kernel()
+    inside = np.stack([goal_state_mask(mdp, goal) & ~avoid for goal in goals], axis=1).reshape(S, len(goals))
+    h = inside.astype(float)
+    available = ~mdp.absent.reshape(S, A, 1)
+    for _ in range(within):
+        h = np.where(available, (P @ h).reshape(S, A, len(goals)), 0.0).max(axis=1)
+        h[mdp.terminal | avoid] = 0.0
+        h[inside] = 1.0
+    values: Floats = h[mdp.start]
+    return values
+
+
+def policy_probability(mdp: TabularMDP, actions: Actions, goal: GoalStates, avoid: Bools) -> float:
+    """Return the probability that the policy ``actions`` [k, S] reaches the goal within its k steps."""
+    S, A, P = mdp.n_states, mdp.n_actions, mdp.kernel()
+    inside = goal_state_mask(mdp, goal) & ~avoid
+    h = inside.astype(float)
+    for table in actions[::-1]:
+        # The reset gives up.
+        plays = (table < A) & ~mdp.terminal & ~avoid
+        pairs = np.arange(S) * A + np.minimum(table, A - 1)
+        h = np.where(inside, 1.0, np.where(plays, (P @ h)[pairs], 0.0))
+    return float(h[mdp.start])
+
+
+def audit_probabilities(
+    mdp: TabularMDP,
+    goals: Iterable[int],
+    policies: Mapping[int, Policy],
+    within: int,
+    probability: float,
+    epsilon: float,
+    avoid: Bools,
+    certificates: Mapping[int, tuple[float, float]],
+    space: Mapping[int, GoalStates],
+    names: Sequence[str] = (),
+) -> Audit:
+    """Check the goals X and their policies; ``space`` has the states of every goal of the goal space."""
+    X = set(goals)
+    numbers = sorted(space)
+    optimal = largest_probabilities(mdp, [space[g] for g in numbers], within, avoid)
+    rows = []
+    for g, best in zip(numbers, optimal.tolist(), strict=True):
+        value = policy_probability(mdp, policies[g].actions, space[g], avoid) if g in X else None
+        likely, likely_enough = (bool(is_at_most(p, best)) for p in (probability, probability - epsilon))
+        lower, upper = certificates.get(g, (None, None))
+        c1 = value is not None and not is_at_most(best - epsilon, value)
+        missing, excess = likely and g not in X, g in X and not likely_enough
+        high = lower is not None and value is not None and not is_at_most(lower, value)
+        low = upper is not None and not is_at_most(best, upper)
+        failures = {
+            f"C1: the policy reaches it with probability {value}, the best one with {best:.6g}": c1,
+            f"C2: missing, although the best probability is {best:.6g} >= {probability:g}": missing,
+            f"C2: returned, although the best probability is {best:.6g} < {probability - epsilon:g}": excess,
+            f"certificate: lower bound {lower} > probability {value} of the policy": high,
+            f"certificate: upper bound {upper} < best probability {best:.6g}": low,
+        }
+        gap = None if value is None else best - value
+        where, found = (True, likely, likely_enough, g in X), [text for text, failed in failures.items() if failed]
+        rows.append(_make_finding(g, names or mdp.labels, best, value, gap, epsilon, where, (lower, upper), found))
+    return _make_audit(rows, float(within), epsilon, "P")

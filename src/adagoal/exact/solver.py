@@ -76,22 +76,6 @@ def optimal_values(mdp: TabularMDP, goals: Sequence[GoalStates] | None = None, *
     return _solve_all_goals(model, targets, V, np.inf)
 
 
-def optimal_policy(
-    mdp: TabularMDP, V: Floats, goals: Sequence[GoalStates] | None = None, *, reset: bool = True
-) -> Actions:
-    """Greedy actions [S, G] for optimal values V [S, G]; the reset in states of infinite value and at the goal.
-
-    The policy reaches its goal with probability one from every state of finite value: pairs that never leave their
-    state are not candidates, and ties go to the lowest action.
-    """
-    targets = to_target_goals(mdp, goals)
-    if V.shape != (mdp.n_states, targets.size):
-        raise InputError(f"V must have the shape [S, G] = [{mdp.n_states}, {targets.size}], got {list(V.shape)}")
-    actions = np.full(V.shape, -1, np.int16)
-    improve_policy(to_sparse_model(mdp, reset), targets.column, V, actions, 0.0)
-    return actions
-
-
 def policy_values(mdp: TabularMDP, actions: ArrayLike, goal: GoalStates) -> Floats:
     """V^pi(s -> g) [S] of the stationary policy ``actions`` [S], infinite if it may miss the goal."""
     table, members = _check_policy_table(mdp, actions, 1), goal_state_mask(mdp, goal)
@@ -149,11 +133,6 @@ def optimal_distances(mdp: TabularMDP, goals: Sequence[GoalStates] | None = None
         goal = block[reached]
         best[goal] = _solve_all_goals(model, select_targets(targets, goal), V[:, reached], cap)[mdp.start]
     return np.where(is_at_most(best, within), best, np.inf)
-
-
-def reachable_set(mdp: TabularMDP, radius: float) -> Longs:
-    """G_L: the states g with V*(s0 -> g) <= L, in increasing order."""
-    return np.flatnonzero(np.isfinite(optimal_distances(mdp, within=radius)))
 
 
 def diameter(mdp: TabularMDP, *, reset: bool = True) -> float:

@@ -9,8 +9,6 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import numpy as np
-
 from adagoal.core.compiled_code import compiled_helper
 from adagoal.core.linear_mixture import LinearMixture
 from adagoal.core.types import Bools, Floats, Ints, Longs
@@ -166,12 +164,3 @@ def to_sparse_model(mdp: TabularMDP, reset: bool = True) -> SparseModel:
 def features_from_mixture(mixture: LinearMixture) -> MixtureFeatures:
     """Return the known kernels of a linear mixture."""
     return MixtureFeatures(mixture.indptr, mixture.successors, mixture.features, mixture.terminal, mixture.start)
-
-
-def pad_kernel(model: SparseModel) -> TransitionKernel:
-    """Return a known kernel with rows padded to the widest one."""
-    support = np.diff(model.indptr).astype(np.int32)
-    used = np.arange(support.max()) < support[:, None]
-    successor, p = np.zeros(used.shape, np.int32), np.zeros(used.shape)
-    successor[used], p[used] = model.successors, model.probabilities
-    return TransitionKernel(successor, p, support, model.terminal, model.start)

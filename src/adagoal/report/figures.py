@@ -54,16 +54,6 @@ def save_figure(figure: Figure, path: Path) -> None:
     write_atomically(path, bytes_content(figure_to_png(figure)))
 
 
-def figure_with_panels(columns: int, size: tuple[float, float], **options: object) -> tuple[Figure, list[Axes]]:
-    """Return a figure with its panels in one row, without frames at the top and right."""
-    # Figures are made without pyplot, which would keep every one of them in memory until it is closed.
-    figure = Figure(size, layout="constrained")
-    axes = list(figure.subplots(1, columns, squeeze=False, **options).ravel())  # type: ignore[call-overload]
-    for ax in axes:
-        ax.spines[["top", "right"]].set_visible(False)
-    return figure, axes
-
-
 def draw_curve_plots(plots: Sequence[CurvePlot]) -> Figure:
     """Draw the curves of a page: the curve of all seeds, and a band between the quartiles of the seeds."""
     columns = min(len(plots), 3)

@@ -12,7 +12,6 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-import math
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -186,18 +185,6 @@ def pack_data_block(values: object, arrays: PageArrays) -> bytes:
         data += _pad_to_eight_bytes(array.tobytes())
     head = _pad_to_eight_bytes(json.dumps({"facts": values, "arrays": places}, default=_to_python_number).encode())
     return zlib.compress(len(head).to_bytes(8, "little") + head + bytes(data), 6)
-
-
-def unpack_data_block(block: bytes) -> tuple[Any, dict[str, NDArray[Any]]]:
-    """Return the values and the arrays of a block."""
-    whole = zlib.decompress(block)
-    end = 8 + int.from_bytes(whole[:8], "little")
-    head = json.loads(whole[8:end])
-    arrays = {}
-    for name, entry in head["arrays"].items():
-        flat = np.frombuffer(whole, entry["type"], math.prod(entry["shape"]), end + entry["at"])
-        arrays[name] = flat.reshape(entry["shape"])
-    return head["facts"], arrays
 
 
 def _to_python_number(value: Any) -> Any:

@@ -1,22 +1,76 @@
-"""``adagoal.show``: the page of a run in a notebook, in a browser, or as a file."""
+"""``adagoal.show``: the page of a run or a certification; ``adagoal.plot``: one Matplotlib figure of a run."""
 
 from __future__ import annotations
 
 import os
 import tempfile
 import webbrowser
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from html import escape
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from adagoal.certification.certificate import Certification
+from adagoal.certification.certificate import Certification, Verdict
 from adagoal.core.errors import InputError
 from adagoal.core.file_io import write_text
-from adagoal.report.certificate_page import certificate_page
+from adagoal.report import require_figures_extra
+from adagoal.report.curve_page import CurvePlot, curves_by_seed
 from adagoal.report.exploration_page import exploration_page
 from adagoal.report.exploration_panels import ExplorationSource
+from adagoal.report.html_page import Panel, PanelContent, ReportPage, render_macro
 from adagoal.runs.folder_reader import is_training_folder
 from adagoal.runs.result import Result, load_result
+from adagoal.runs.result_text import Headline
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from adagoal.runs.train_result import TrainResult
+
+
+def certificate_page(certification: Certification) -> ReportPage:
+    """Return the page: the outcome, the cells, and the settings."""
+    title = f"adagoal: {certification.about.get('policy_name', 'policy')} in {certification.about.get('env', '?')}"
+    return ReportPage.collect(title, PANELS, certification)
+
+
+def summary_panel(certification: Certification) -> PanelContent:
+    """Return the headline."""
+    subject = certification.question.subject
+    shares = [f"{certification.share(verdict):.0%} {verdict}" for verdict in Verdict]
+    text = f"Of the {subject}s: {', '.join(shares)}, after {certification.rollouts:,} rollouts."
+    kind = "good" if certification.status.finished else "partial"
+    head = Headline(kind, f"Certification {certification.status}", (text,))
+    return PanelContent(html=render_macro("shared.html", "summary", head, "", []))
+
+
+def cells_panel(certificate: Mapping[str, Any]) -> PanelContent | None:
+    """Return the cells of a certificate in its JSON form."""
+    if not certificate["cells"]:
+        return None
+    html = render_macro("training.html", "certificate", certificate["statement"])
+    names = [f"goal coordinate {i}" for i in range(len(certificate["cells"][0]["low"]))]
+    given = certificate.get("variables")
+    # the file may be forged
+    if isinstance(given, list) and len(given) == len(names) and all(isinstance(name, str) for name in given):
+        names = given
+    return PanelContent({"cells": certificate["cells"], "variables": names}, {}, html)
+
+
+def settings_panel(certification: Certification) -> PanelContent:
+    """Return what was asked."""
+    values = {**certification.about, **vars(certification.claim)}
+    return PanelContent(html=render_macro("shared.html", "settings", "Settings", values))
+
+
+PANELS: tuple[Panel[Certification], ...] = (
+    Panel("words", "", summary_panel),
+    Panel("cells", "Cells", lambda found: cells_panel(found.to_dict()), ("cells.js",), "pair wide"),
+    Panel("settings", "", settings_panel),
+)
+"""The page from top to bottom."""
 
 
 @dataclass(frozen=True)
@@ -79,3 +133,55 @@ def show(run: Result | Certification | str | Path) -> Page:
         result = load_result(folder)
         page = exploration_page(ExplorationSource(result, result.view, folder))
     return Page(page.title, page.render())
+
+
+def plot(run: Result | TrainResult) -> Figure:
+    """Return a Matplotlib figure: the bounds of every goal, or the success of trained policies over the steps.
+
+    A notebook shows the figure below the cell; ``plot(run).savefig("figure.png")`` writes it.
+
+    Parameters
+    ----------
+    run: the result of an exploration or of training.
+
+    Examples
+    --------
+    >>> len(adagoal.plot(result).axes) > 1
+    True
+    """
+    require_figures_extra()
+    if isinstance(run, Result):
+        from adagoal.report.figures import exploration_figures
+
+        figure, _ = exploration_figures(run, run.view)["goals.png"]
+        return show_in_notebooks(figure)
+    # Here, because explorations need none of the packages of training.
+    from adagoal.runs.train_result import TrainResult
+
+    if not isinstance(run, TrainResult):
+        raise InputError(f"must be the result of an exploration or of training, got {type(run).__name__}", "run")
+    return plot_curves([learning_curves(run)])
+
+
+def learning_curves(trained: TrainResult) -> CurvePlot:
+    """Return the success in the tests of training runs, over the steps."""
+    runs = enumerate(trained.history.configs)
+    points = [(config.seed, row["steps"], row["success"]) for run, config in runs for row in trained.curve(run)]
+    first = trained.history.configs[0]
+    lines = curves_by_seed(first.goal_rule, points)
+    return CurvePlot(first.env, "steps", "share of test goals reached", lines, log_axes=False)
+
+
+def plot_curves(plots: list[CurvePlot]) -> Figure:
+    """Return the figure of some curves."""
+    from adagoal.report.figures import draw_curve_plots
+
+    return show_in_notebooks(draw_curve_plots(plots))
+
+
+def show_in_notebooks(figure: Figure) -> Figure:
+    """Return the figure, which a notebook then shows also if pyplot was never imported."""
+    from adagoal.report.figures import figure_to_png
+
+    vars(figure)["_repr_png_"] = partial(figure_to_png, figure)
+    return figure

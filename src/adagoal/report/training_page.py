@@ -22,10 +22,10 @@ from adagoal.deep import policy_evaluation
 from adagoal.deep.config import Config
 from adagoal.deep.training_history import ValueMapHistory
 from adagoal.report import curve_page, training_video
-from adagoal.report.certificate_page import cells_panel
 from adagoal.report.curve_page import Curve, CurvePlot, CurveSource
 from adagoal.report.html_page import Panel, PanelContent, ReportPage, render_macro
 from adagoal.report.live_server import ReportSource
+from adagoal.report.show import cells_panel
 from adagoal.runs import training_files as files
 from adagoal.runs.folder_reader import RunKind, SavedRun, read_saved_run
 from adagoal.runs.result_text import Headline, resume_training_command

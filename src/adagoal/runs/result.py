@@ -34,8 +34,7 @@ from adagoal.runs.exploration_files import (
     read_state_metadata,
 )
 from adagoal.runs.folder_reader import MANIFEST_FORMAT, FolderFiles, RunKind, SavedRun, read_saved_run
-from adagoal.runs.measure import Measure, measure_of
-from adagoal.runs.result_text import result_to_html
+from adagoal.runs.result_text import Measure, measure_of, result_to_html
 from adagoal.runs.run_folder import open_locked_folder
 from adagoal.settings.exploration import ExplorationSettings
 

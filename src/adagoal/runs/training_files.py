@@ -23,7 +23,7 @@ import math
 import os
 import platform
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -115,18 +115,6 @@ def _collect_provenance() -> dict[str, Any]:
         "machine": f"{os.cpu_count()} cores, {jax.devices()[0].device_kind}",
         "versions": versions,
     }
-
-
-def make_interim_writer(path: Path, complete: Callable[[dict[str, Any]], None]) -> Callable[[TrainingHistory], None]:
-    """Return an observer that writes the result so far after every test; ``complete`` may add to the data."""
-
-    def write_so_far(history: TrainingHistory) -> None:
-        if "success" in history.rows[-1]:
-            data = training_to_json(Status.INTERRUPTED, history)
-            complete(data)
-            file_io.write_json(path, data)
-
-    return write_so_far
 
 
 @dataclass(frozen=True)

@@ -20,17 +20,16 @@ from adagoal.core.errors import InputError
 from adagoal.core.installation import install_command
 
 if TYPE_CHECKING:
-    from adagoal.sb3.certified_callback import StopWhenCertified
+    from adagoal.sb3.callbacks import ChooseGoals, StopWhenCertified
     from adagoal.sb3.ensemble_td3 import EnsembleTD3, NormalisedFeatures
-    from adagoal.sb3.goal_callback import ChooseGoals
     from adagoal.sb3.goal_wrapper import ChosenGoal
 
 __all__ = ["ChooseGoals", "ChosenGoal", "EnsembleTD3", "NormalisedFeatures", "StopWhenCertified"]
 
 
 def __getattr__(name: str) -> Any:
-    modules = {"ChooseGoals": "adagoal.sb3.goal_callback", "ChosenGoal": "adagoal.sb3.goal_wrapper"}
-    modules |= {"StopWhenCertified": "adagoal.sb3.certified_callback"}
+    modules = {"ChooseGoals": "adagoal.sb3.callbacks", "ChosenGoal": "adagoal.sb3.goal_wrapper"}
+    modules |= {"StopWhenCertified": "adagoal.sb3.callbacks"}
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     # The wrapper must work without Stable-Baselines3: environment processes import it, and PyTorch takes seconds.
