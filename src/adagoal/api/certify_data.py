@@ -14,7 +14,7 @@ from adagoal.core.errors import OBJECT_ENV_PREFIX, InputError, to_single_line
 from adagoal.core.types import Longs
 from adagoal.envs.gym_adapter import GymAdapter
 from adagoal.envs.logged_env import LoggedEnv
-from adagoal.envs.recorded_transitions import RecordedTransitions, find_value, read_transitions
+from adagoal.envs.recorded_transitions import RecordedTransitions, read_transitions
 from adagoal.envs.simulator import ModelSimulator
 from adagoal.runs.exploration_session import ExplorationSession
 from adagoal.runs.recorded_data import certify_log, count_recorded_steps, plan_until_settled
@@ -134,9 +134,9 @@ def begin_with_data(session: ExplorationSession, data: Any) -> None:
 
 def _translate(log: RecordedTransitions, env: ModelSimulator | GymAdapter) -> tuple[Longs, Longs]:
     """Return the moves of a log, and the states after them, in the numbers of the environment."""
-    states = np.array([_find_number(state, env.labels, env.state_bound, "state", env) for state in log.states])
+    states = _find_numbers(log.states, env.labels, env.state_bound, "state", env.name)
     # The action after the last one is the reset, as in adagoal.transitions.
-    actions = np.array([_find_number(action, (), env.n_actions + 1, "action", env) for action in log.actions])
+    actions = _find_numbers(log.actions, (), env.n_actions + 1, "action", env.name)
     state, action, landed = states[log.state], actions[log.action], states[log.next_state]
     is_reset = action == env.n_actions
     moves: Longs = np.where(is_reset, -1 - state, state * env.n_actions + action)
@@ -159,12 +159,10 @@ def _translate(log: RecordedTransitions, env: ModelSimulator | GymAdapter) -> tu
     return moves, landed
 
 
-def _find_number(value: Any, labels: Sequence[str], size: int, name: str, env: ModelSimulator | GymAdapter) -> int:
-    """Return the number of a state or action: its label, or the number itself."""
-    found = find_value(labels, value)
-    text = str(value)
-    if found is None and text.isdecimal() and int(text) < size:
-        found = int(text)
-    if found is None:
-        raise InputError(f"{env.name} has no {name} {to_single_line(value)!r}; it has 0 to {size - 1}", "data")
-    return found
+def _find_numbers(values: Sequence[Any], labels: Sequence[str], size: int, kind: str, env: str) -> Longs:
+    """Return the numbers of states or actions: those of their labels, or the numbers that they are."""
+    known = {str(number): number for number in range(size)} | {label: number for number, label in enumerate(labels)}
+    for value in values:
+        if str(value) not in known:
+            raise InputError(f"{env} has no {kind} {to_single_line(value)!r}; it has 0 to {size - 1}", "data")
+    return np.array([known[str(value)] for value in values])

@@ -35,13 +35,11 @@ def _parse_columns(ctx: click.Context, param: click.Parameter, values: tuple[str
     "--column", "columns", multiple=True, metavar="COLUMN=NAME", callback=_parse_columns,
     help="Name of a column in the file, as in next_state=s2; repeatable.",
 )  # fmt: skip
-@setting_options(
-    ExplorationSettings, "max_states", help="Bound on the number of states, seen or not.  [default: 10000]"
-)
+@click.option("--n-states", type=options.INTEGER, help="Bound on the number of states, seen or not.  [default: 10000]")
 @click.option("--branching", type=options.INTEGER, help="No pair has more than this many successors, if you know it.")
 @setting_options(ExecutionOptions, "out", help="Folder of the result.  [default: runs/FILE-radius-L]")
 @options.json_option
-def certify_data(data: str, max_states: int | None, out: Path | None, as_json: bool, **given: Any) -> None:
+def certify_data(data: str, out: Path | None, as_json: bool, **given: Any) -> None:
     """Certify which goals can be reached within a radius from the transitions in FILE alone, without a step.
 
     FILE is a CSV file with the columns state, action, next_state and, if known, terminated and episode; an event log
@@ -53,14 +51,9 @@ def certify_data(data: str, max_states: int | None, out: Path | None, as_json: b
     from adagoal.cli.run_commands import report_result
 
     defaults = {parameter.name: parameter.default for parameter in click.get_current_context().command.params}
-    named = {"radius": given["radius"]} | {
-        name: value
-        for name, value in (given | {"max_states": max_states}).items()
-        if value not in (None, {}, defaults[name])
-    }
+    named = {name: value for name, value in given.items() if value not in (None, {}, defaults[name])}
     folder = out or options.default_run_folder(Path(data).stem, named)
-    with options.rename_in_errors(n_states="max_states"):
-        result = api.certify_data(data, **given, n_states=max_states, out=folder)
+    result = api.certify_data(data, **given, out=folder)
     rows = [] if as_json else result.pairs_to_try()
     try:
         report_result(result, folder, as_json)

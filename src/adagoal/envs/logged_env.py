@@ -53,6 +53,14 @@ class LoggedEnv(BaseEnv):
         self.terminal[log.next_state[log.terminated]] = True
         if self.terminal[start_state]:
             raise InputError(f"state {self.labels[start_state]} is terminal, so no other can be reached", "start")
+        resets = np.flatnonzero(log.action < 0)
+        if len(resets) and is_virtual:
+            raise InputError(
+                "cannot be combined with a random start; mark episodes by a column instead", "reset_action"
+            )
+        if len(wrong := resets[log.next_state[resets] != start_state]):
+            led_to = self.labels[log.next_state[wrong[0]]]
+            log.fail_at(int(wrong[0]), f"the reset leads to {led_to}, not to the start {self.labels[start_state]}")
         # The virtual start has one action: all others count as the reset.
         first_pair = start_state * self.n_actions
         self.absent_pairs: Longs = np.arange(first_pair + 1, first_pair + self.n_actions if is_virtual else 0)

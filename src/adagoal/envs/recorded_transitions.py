@@ -24,7 +24,7 @@ from adagoal.core import file_io
 from adagoal.core.errors import InputError, to_single_line
 from adagoal.core.types import MAX_ACTIONS, Bools, Longs
 
-ROWS_PER_CHUNK = 200_000  # rows of a file in memory at once: the text of a row takes ten times its numbers
+ROWS_PER_CHUNK = 5_000  # rows of a file in memory at once: with more, garbage collection takes most of the time
 EVENT_START, EVENT_END, EVENT_ACTION = "(start)", "(end)", "next"
 COLUMN_NAMES = ("state", "action", "next_state", "terminated", "episode")
 COLUMN_ALIASES = {"case": "episode"}
@@ -36,7 +36,7 @@ MINARI_PREFIX = "minari:"
 class RecordedTransitions:
     """N transitions in the order in which they were recorded."""
 
-    name: str  # of the file; empty if there is none
+    name: str  # of the file; empty without a file
     states: tuple[Any, ...]  # the value of every state, by number
     actions: tuple[Any, ...]  # the value of every action, by number
     state: Longs  # [N]
@@ -183,7 +183,9 @@ class _Table:
         per_row = 1 if self._is_event_log else 2
         _check_values(self, self._states, joined["state"], per_row, "state")
         _check_values(self, self._actions, joined["action"], 1, "action")
-        _check_values(self, self._episodes, joined["episode"], 1, "episode")
+        # Any other value is a name of an episode; there may be millions, so they are not all looked at.
+        if "" in self._episodes:
+            self._fail(int(np.argmax(joined["episode"] == self._episodes[""])), "the episode is empty")
         if self._is_event_log:
             return _transitions_of_cases(self._name, tuple(self._states), joined["state"], joined["episode"])
         state, next_state = joined["state"].reshape(-1, 2).T
@@ -376,7 +378,7 @@ def _check_terminal_states(log: RecordedTransitions) -> None:
 
 
 def find_value(values: Sequence[Any], value: Any) -> int | None:
-    """Return the number of a state or action given by its value or by its text; None if there is none."""
+    """Return the number of a state or action given by its value or by its text, or None."""
     names = [str(one) for one in values]
     return names.index(str(value)) if str(value) in names else None
 

@@ -15,6 +15,7 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 from adagoal import methods
+from adagoal.certified.reset import ExactResetEstimates
 from adagoal.core.environment import RolloutOutcome
 from adagoal.core.errors import Status
 from adagoal.core.exploration_run import ExplorationRun, PlanningEstimates, SupportsFinalize, record_rollout
@@ -25,9 +26,9 @@ from adagoal.runs.exploration_session import ExplorationSession
 from adagoal.runs.result import Result
 
 MIN_LOOK_STEPS, LOOK_DIVISOR = 16, 64  # the estimates look at the counts when these have grown by 1/64
-MAX_PLANS = 50  # the most plans of all open goals; most logs need less than ten
-PLAN_TOLERANCE = 1e-3  # plan again while the errors fall by this many epsilons
-MAX_DESIGN_PAIRS = 20_000  # no pairs to try next are computed for larger logs, because that takes several plans
+MAX_PLANS = 50  # the most plans of all goals
+PLAN_TOLERANCE = 1e-3  # plan again while all intervals together become shorter by this many epsilons
+MAX_DESIGN_PAIRS = 4_000  # no pairs to try next are computed for larger logs: that takes about ten plans
 MAX_TRIES_DOUBLINGS = 24
 
 
@@ -62,15 +63,21 @@ def certify_log(session: ExplorationSession) -> Result:
 
 
 def plan_until_settled(run: ExplorationRun) -> None:
-    """Plan all open goals until no error falls further."""
+    """Plan all goals within the radius until no interval becomes shorter."""
+    # Also goals that are not open: without further steps, planning is all that can sharpen their intervals.
+    before = np.inf
     for _ in range(MAX_PLANS):
-        wanted = run.open_columns()
-        before = float(run.estimates.E[wanted].sum())
-        if not wanted.any():
+        cast(SupportsFinalize, run.estimates).finalize(np.ones(len(run.estimates.D), bool))
+        width = _total_width(run)
+        if before - width <= PLAN_TOLERANCE * run.estimates.epsilon:
             return
-        cast(SupportsFinalize, run.estimates).finalize(wanted)
-        if before - float(run.estimates.E[wanted].sum()) <= PLAN_TOLERANCE * run.estimates.epsilon:
-            return
+        before = width
+
+
+def _total_width(run: ExplorationRun) -> float:
+    estimates = cast(ExactResetEstimates, run.estimates)
+    inside = estimates.D <= estimates.L
+    return float((np.minimum(estimates.upper, estimates.cap) - estimates.D + run.estimates.E)[inside].sum())
 
 
 def _more_tries(session: ExplorationSession) -> Longs:
@@ -131,4 +138,4 @@ def _imagine_tries(counts: TransitionCounts, pairs: Longs, m: int) -> None:
     counts.count[pairs] += added
     counts.recent[pairs] += added
     counts.n[pairs] += added.sum(axis=1)
-    counts.visits += added.sum(axis=1) @ (pairs[:, None] // counts.n_actions == np.arange(counts.n_states))
+    np.add.at(counts.visits, pairs // counts.n_actions, added.sum(axis=1))
