@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -492,6 +493,15 @@ def test_data_that_do_not_fit_the_environment(arguments: dict[str, Any], reason:
     with pytest.raises(adagoal.InputError) as error:
         adagoal.explore("chain", 3, **arguments)
     assert reason in str(error.value)
+
+
+def test_an_audit_refuses_names_that_do_not_fit() -> None:
+    result = adagoal.certify_data(SWITCH * 400, 2, start="off", n_states=2)
+    with pytest.raises(adagoal.InputError, match="has no state 'off', which the data have"):
+        adagoal.audit(result, "chain")
+    forged = replace(result, view=replace(result.view, actions=("press", "hold")))
+    with pytest.raises(adagoal.InputError, match="does not name all states and actions"):
+        adagoal.audit(forged, "chain")
 
 
 # The command

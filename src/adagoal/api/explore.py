@@ -399,6 +399,8 @@ def audit(result: Result, env: EnvOverride = None, *, trust: bool = False) -> Au
 def _audit_data(result: Result, model: TabularMDP) -> Audit:
     """Audit a result of :func:`adagoal.certify_data`, whose states and actions are those of the data."""
     labels, actions = result.view.labels, result.view.actions
+    if len(labels) != result.n_states or len(actions) != result.reset_action:
+        raise InputError("audit: the result does not name all states and actions of its data")
     state_of = [_find_in_model(label, model.labels, model.n_states, "state", model) for label in labels]
     action_of = [_find_in_model(name, (), model.n_actions, "action", model) for name in actions] + [model.n_actions]
     if state_of[result.view.start or 0] != model.start:
