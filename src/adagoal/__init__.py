@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 # Type checkers and editors read these imports; at run time :func:`__getattr__` makes them.
 if TYPE_CHECKING:
     from adagoal.api.certify import certify
+    from adagoal.api.certify_data import certify_data
     from adagoal.api.env_check import Check, check_env
     from adagoal.api.explore import audit, explore, transitions
     from adagoal.api.export import export
@@ -41,6 +42,7 @@ __all__ = [
     "Trial",
     "audit",
     "certify",
+    "certify_data",
     "check_env",
     "compare",
     "explore",
@@ -59,6 +61,7 @@ _MODULE_OF_NAME = {
     name: module
     for module, names in {
         "api.certify": ["certify"],
+        "api.certify_data": ["certify_data"],
         "api.env_check": ["Check", "check_env"],
         "api.explore": ["audit", "explore", "transitions"],
         "api.export": ["export"],

@@ -10,20 +10,24 @@ from pathlib import Path
 from shlex import quote
 from typing import Any
 
+import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from adagoal import goal_rules, parallel
+from adagoal.api.certify_data import DATA_WARNING, begin_with_data
 from adagoal.core import transition_data
 from adagoal.core.argument_checks import check_folder_path, refuse_unknown_arguments
 from adagoal.core.environment import TabularEnv
 from adagoal.core.errors import OBJECT_ENV_PREFIX, InputError, RunWarning
 from adagoal.core.exploration_run import RunObserver
 from adagoal.core.goal_space import StoredLabeler
+from adagoal.core.tabular_policy import Policy
 from adagoal.core.user_code import is_file_spec
 from adagoal.envs import model_sources, registry
 from adagoal.envs.gym_adapter import GymAdapter, StartSeed
 from adagoal.envs.model import TabularMDP
 from adagoal.envs.parallel_env import ParallelEnv
+from adagoal.envs.recorded_transitions import EVENT_START
 from adagoal.envs.simulator import ModelSimulator
 from adagoal.exact.audit import Audit, audit_policies, audit_probabilities
 from adagoal.parallel.worker_process import exit_if_reimported
@@ -79,6 +83,7 @@ def explore(
     out: str | Path | None = None,
     overwrite: bool = False,
     record: bool = False,
+    data: Any = None,
     progress: bool | None = None,
     observe: RunObserver | None = None,
 ) -> Result:
@@ -97,6 +102,8 @@ def explore(
     start, terminal: for a matrix P[s, a, s'] or a list of sparse matrices as ``env``: the start state (0 by default),
         and the states in which the reset is the only action. For a Gymnasium environment, start="random" declares that
         every reset draws the start state.
+    data: recorded transitions of the environment, counted before the first step, in any form that
+        :func:`certify_data` reads. States and actions are numbers or labels of the environment.
     progress: show a progress display on standard error; by default in notebooks only.
     observe: called with the run after every rollout; the run ends if it returns False.
 
@@ -146,7 +153,11 @@ def explore(
                 raise InputError("needs a folder for the steps; give out as well", "record")
             if not isinstance(world, ModelSimulator | GymAdapter | ParallelEnv):
                 raise InputError(f"{name} is an environment of your own class, which does not record steps", "record")
+            if data is not None:
+                raise InputError("cannot be combined with data: the log would lack them; leave one out", "record")
             session.record_transitions()
+        if data is not None:
+            begin_with_data(session, data)
         with observe_with_display(lambda: ExplorationProgress(setting.budget), progress, observe) as observer:
             if out_path is None:
                 return session.run_to_end(None, observer)
@@ -199,6 +210,7 @@ def _find_same_run(folder: RunFolder, session: ExplorationSession, own_rule: boo
         "an environment object": setting.env.startswith(OBJECT_ENV_PREFIX) and model is None,
         "goals that are functions": not {"function", "predicates"}.isdisjoint(setting.goal_sets or ()),
         "a goal rule that is a function": own_rule,
+        "recorded data": session.run.counts.n.any() or _began_with_data(folder.saved_run),
     }
     if names := [name for name, given in incomparable.items() if given]:
         text = f"{folder.path} holds a finished run with {names[0]}, which may differ; give another folder"
@@ -209,6 +221,10 @@ def _find_same_run(folder: RunFolder, session: ExplorationSession, own_rule: boo
     result = None if names_file or names_module else load_result(folder.path)
     # a smaller budget would have ended the run earlier
     return result if result is not None and result.steps <= (setting.budget or result.steps) else None
+
+
+def _began_with_data(saved: SavedRun) -> bool:
+    return any(DATA_WARNING in line for line in load_result(saved.path).warnings)
 
 
 def resume_exploration(
@@ -372,6 +388,8 @@ def audit(result: Result, env: EnvOverride = None, *, trust: bool = False) -> Au
     if model is None:
         name = setting.env if env is None else env
         raise InputError(f"audit: the exact model of {name} is not known; use a built-in or a toy-text environment")
+    if result.is_from_data:
+        return _audit_data(result, model)
     sizes = result.arrays["policy"].shape[2], result.reset_action
     if sizes != (model.n_states, model.n_actions) and result.goals:
         raise InputError(
@@ -412,3 +430,43 @@ def _audit_probabilities(result: Result, model: TabularMDP, within: int, probabi
         },
         names=result.goal_names or (),
     )
+
+
+def _audit_data(result: Result, model: TabularMDP) -> Audit:
+    """Audit a result of :func:`adagoal.certify_data`, whose states and actions are those of the data."""
+    labels, actions = result.view.labels, result.view.actions
+    if len(labels) != result.n_states or len(actions) != result.reset_action:
+        raise InputError("audit: the result does not name all states and actions of its data")
+    state_of = [_find_in_model(label, model.labels, model.n_states, "state", model) for label in labels]
+    action_of = [_find_in_model(name, (), model.n_actions, "action", model) for name in actions] + [model.n_actions]
+    if state_of[result.view.start or 0] != model.start:
+        raise InputError(f"audit: the data start in {labels[result.view.start or 0]}, the model in state {model.start}")
+    policies = {}
+    for goal in result.goals:
+        # The policy of a certificate resets in states that the data do not have.
+        table = np.full((1, model.n_states), model.n_actions, np.int16)
+        table[:, state_of] = np.array(action_of)[result.policy(goal).actions]
+        policies[goal] = Policy(goal, table, model.n_actions)
+    are_sets = result.goal_names is not None
+    number = {g: g if are_sets else state_of[g] for g in result.certificates}
+    sets = {g: [state_of[s] for s in result.members(g)] for g in result.certificates} if are_sets else None
+    return audit_policies(
+        *(model, [number[g] for g in result.goals], {number[g]: policy for g, policy in policies.items()}),
+        *(result.radius, result.setting.epsilon),
+        goal_space=None if result.setting.goal_space is None else [state_of[g] for g in result.setting.goal_space],
+        lower={number[g]: c.lower for g, c in result.certificates.items()},
+        upper={number[g]: c.upper for g, c in result.certificates.items()},
+        sets=sets,
+        names=result.goal_names or (),
+    )
+
+
+def _find_in_model(name: str, labels: Sequence[str], size: int, kind: str, model: TabularMDP) -> int:
+    """Return the number of a state or action of the data in a model: that of its label, or the number itself."""
+    if name in labels:
+        return list(labels).index(name)
+    if name == EVENT_START:
+        return model.start
+    if name.isdecimal() and int(name) < size:
+        return int(name)
+    raise InputError(f"audit: {model.name} has no {kind} {name!r}, which the data have")

@@ -70,7 +70,7 @@ class LazyGroup(OrderedGroup):
         if cmd_name not in self.lazy:
             return None
         module = importlib.import_module(f"adagoal.cli.{self.lazy[cmd_name][0]}")
-        command: click.Command = getattr(module, cmd_name)
+        command: click.Command = getattr(module, cmd_name.replace("-", "_"))
         return command
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
@@ -106,6 +106,7 @@ class LazyGroup(OrderedGroup):
 
 COMMANDS = {
     "explore": ("run_commands", "Find the goals within a radius, with policies and certificates."),
+    "certify-data": ("data_command", "Certify goals from recorded transitions, without a step."),
     "resume": ("run_commands", "Resume an interrupted run."),
     "audit": ("run_commands", "Check a run exactly against the known model."),
     "play": ("run_commands", "Play the policies of a run, and compare measured steps with their certificates."),

@@ -34,7 +34,7 @@ LONG_AUDIT_SIZE = 10**6
 @click.command(
     cls=options.GroupedCommand,
     groups={
-        "Problem": "radius within probability avoid epsilon delta method method_args constants seed budget",
+        "Problem": "radius within probability avoid epsilon delta method method_args constants seed budget data",
         "Goals": "goal_rule goals",
         "Environment": "env_args model_constants start start_seed max_states step_timeout",
         "Execution": "workers engine address estimate live",
@@ -61,6 +61,9 @@ LONG_AUDIT_SIZE = 10**6
 @options.start_option
 @setting_options(ExplorationSettings, "start_seed", "max_states", "workers")
 @setting_options(ExecutionOptions, "engine", "address", "step_timeout", "record")
+@click.option(
+    "--data", metavar="FILE", help="CSV file with recorded transitions of ENV, counted before the first step."
+)
 @click.option("--estimate", is_flag=True, help="Estimate steps and time, then stop.")
 @click.option("--live", is_flag=True, help="Serve a live report of the run, and print its address.")
 @options.json_option
@@ -104,7 +107,7 @@ def explore(
     ):
         estimator = CostEstimator(observer)
         result = api.explore(**given, out=folder, observe=estimator if estimate else observer)
-    _report_result(result, folder, as_json, estimator.cost_estimate)
+    report_result(result, folder, as_json, estimator.cost_estimate)
 
 
 def _folder_options(given: Mapping[str, Any]) -> dict[str, Any]:
@@ -145,7 +148,7 @@ def resume(folder: Path, budget: int | None, as_json: bool, quiet: bool, **given
 
     with stdout_to_stderr(), ExplorationProgress(budget, quiet) as progress:
         result = api.resume_exploration(folder, budget, observe=progress, **given)
-    _report_result(result, folder, as_json)
+    report_result(result, folder, as_json)
 
 
 def _refuse_for_training(**typed: Any) -> None:
@@ -276,7 +279,7 @@ def envs(as_json: bool) -> None:
     Console().print(table)
 
 
-def _report_result(result: Result, folder: Path, as_json: bool, estimate: CostEstimate | None = None) -> None:
+def report_result(result: Result, folder: Path, as_json: bool, estimate: CostEstimate | None = None) -> None:
     """Print the result, write the report, and set the exit code."""
     from adagoal.runs.result_text import resume_command
 
@@ -303,7 +306,7 @@ def _report_result(result: Result, folder: Path, as_json: bool, estimate: CostEs
     else:
         if page is not None:
             click.echo(f"report: {page}")
-        if not result.status.finished and result.status is not errors.Status.VOID:
+        if not result.status.finished and result.status is not errors.Status.VOID and not result.is_from_data:
             click.echo(f"resume with: {resume_command(result, folder)}")
     if result.status.exit_code:
         raise click.exceptions.Exit(result.status.exit_code)

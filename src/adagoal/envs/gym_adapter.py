@@ -335,6 +335,11 @@ class GymAdapter(MonitoredEnv):
             self._diagnostics.report_reset_mismatch(next_state)
         self._position = [self.start, -1, 0]
 
+    @property
+    def has_action_mask(self) -> bool:
+        """Whether the environment reports the actions of the current state."""
+        return self._env.action_mask is not None
+
     def assign_states_to_goals(self, space: GoalSpace) -> bool:
         """Add the states to the goal space; for MiniGrid the observation is the whole state, not the visible part."""
         return self._env.assign_states_to_goals(space, self.labels)

@@ -37,6 +37,7 @@ class StateMetadata:
     labels: tuple[str, ...] = ()
     layout: GridLayout | None = None
     observation_space: dict[str, Any] | None = None  # see :class:`adagoal.core.types.ObservedStates`
+    actions: tuple[str, ...] = ()  # names of the actions of a log
 
     file_name = "view.json"
 
@@ -48,9 +49,9 @@ class StateMetadata:
     def from_env(env: TabularEnv) -> StateMetadata:
         """Return what an environment says about its states."""
         observed = env.observed_states() if hasattr(env, "observed_states") else None
-        return StateMetadata(
-            env.start, tuple(env.labels), env.layout, None if observed is None else observed.key_format
-        )
+        key_format = None if observed is None else observed.key_format
+        actions = tuple(getattr(env, "action_labels", ()))
+        return StateMetadata(env.start, tuple(env.labels), env.layout, key_format, actions)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON form."""
@@ -61,7 +62,8 @@ class StateMetadata:
             layout["marks"] = {to_single_line(name): cells.tolist() for name, cells in self.layout.marks.items()}
         # Labels are text from user code; a terminal or a browser would obey control characters in them.
         labels = [to_single_line(label) for label in self.labels]
-        return {"start": self.start, "labels": labels, "layout": layout, "space": self.observation_space}
+        data = {"start": self.start, "labels": labels, "layout": layout, "space": self.observation_space}
+        return data | ({"actions": list(map(to_single_line, self.actions))} if self.actions else {})
 
     def file_contents(self) -> FileContents:
         """Return the file."""
@@ -79,7 +81,8 @@ def read_state_metadata(files: FolderFiles, n_states: int) -> StateMetadata:
     too_few_cells = layout is not None and len(layout.cells) < n_states
     if too_few_cells or len(data["labels"]) > n_states or not 0 <= (data["start"] or 0) < n_states:
         raise InputError(f"{path}: damaged, or from another run (this one has {n_states} states)")
-    return StateMetadata(data["start"], tuple(data["labels"]), layout, data["space"])
+    actions = tuple(map(to_single_line, data.get("actions", ())))
+    return StateMetadata(data["start"], tuple(data["labels"]), layout, data["space"], actions)
 
 
 def _metadata_schema() -> dict[str, Any]:
@@ -90,12 +93,16 @@ def _metadata_schema() -> dict[str, Any]:
     # Cells begin at -1, because a state that is not on the map has the cell (-1, -1).
     marks = {"type": "object", "additionalProperties": pairs(0)}
     layout = object_schema(shape=pairs(1)["items"], cells=pairs(-1), walls=pairs(0), marks=marks)
-    return object_schema(
+    texts = {"type": "array", "items": {"type": "string"}}
+    schema = object_schema(
         start=nullable_schema(COUNT_SCHEMA),
-        labels={"type": "array", "items": {"type": "string"}},
+        labels=texts,
         layout=nullable_schema(layout),
         space=nullable_schema({"type": "object"}),
     )
+    # Only the result of a log has names of actions.
+    schema["properties"]["actions"] = texts
+    return schema
 
 
 def _parse_layout(
@@ -253,6 +260,7 @@ POLICIES_SCHEMA = {
     "episode_reached": ArraySpec("bool", ("E",)),
     "trace": ArraySpec("float64", ("N", 4), low=0, finite=False),
     "visits": ArraySpec("int64", ("S",), low=0),
+    "more_tries": ArraySpec("int64", ("S*A",), low=0, optional=True),
     "theta": ArraySpec("float64", ("d", 3), optional=True),
     "theta_region": ArraySpec("float64", ("d", "k"), optional=True),
     "theta_radius": ArraySpec("float64", (1,), low=0, optional=True),
@@ -262,7 +270,8 @@ POLICIES_SCHEMA = {
 """Arrays of policies.npz, for S states, A actions without the reset, and G goals with policies of T stages.
 
 ``goals_at`` lists the goals of each state, padded with -1; without it every state is its own goal. ``observations`` are
-digests of the observations of the first K states. ``avoided`` are the states to avoid, in runs with ``within``."""
+digests of the observations of the first K states. ``avoided`` are the states to avoid, in runs with ``within``, and
+``more_tries`` the tries that pairs still need, roughly."""
 
 RUN_CHECKPOINT_SCHEMA = object_schema(
     setting=_settings_schema(),

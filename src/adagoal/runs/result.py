@@ -309,6 +309,43 @@ class Result:
         chosen, still_open = set(self.goals), set(self.open_goals)
         return [row(goal) for goal in (*self.goals, *(g for g in self.certificates if g not in chosen))]
 
+    def pairs_to_try(self) -> list[dict[str, Any]]:
+        """Return what to try next if data leave goals open (:func:`adagoal.certify_data`): most tries first.
+
+        A row has the names of the state and the action, their ``tries`` so far, and the ``more`` tries that would close
+        all goals, roughly: if further tries have the frequencies of the data.
+
+        Examples
+        --------
+        >>> open_result = adagoal.certify_data([("off", "press", "on")] * 9, radius=2, start="off", n_states=2)
+        >>> [(row["state"], row["action"], row["tries"]) for row in open_result.pairs_to_try()]
+        [('on', 'press', 0), ('off', 'press', 9)]
+        """
+        more = self.arrays.get("more_tries", np.zeros(0, np.int64))
+        tries = np.bincount(self.arrays["moves_pair"], self.arrays["moves_count"], minlength=len(more))
+        pairs = np.flatnonzero(more)
+        return [
+            {
+                "state": self.label(pair // self.reset_action),
+                "action": state_label(self.view.actions, pair % self.reset_action),
+                "tries": int(tries[pair]),
+                "more": int(more[pair]),
+            }
+            for pair in pairs[np.argsort(-more[pairs], kind="stable")].tolist()
+        ]
+
+    @property
+    def is_from_data(self) -> bool:
+        """Whether the result is one of :func:`adagoal.certify_data`: all its transitions were recorded elsewhere.
+
+        Examples
+        --------
+        >>> result.is_from_data
+        False
+        """
+        # Only logs name their actions.
+        return bool(self.view.actions)
+
     def frame(self) -> Any:
         """Return the table as a pandas data frame, one row per goal.
 

@@ -177,6 +177,9 @@ class Headline:
 def make_headline(result: Result) -> Headline:
     """Return the status of a run, what it means, and what it cost."""
     cost = f"It took {result.steps:,} steps in {result.episodes:,} episodes and {result.wall_seconds:.1f} s."
+    if result.is_from_data:
+        transitions = int(result.arrays["moves_count"].sum())
+        cost = f"It used {transitions:,} recorded transitions and took no step, in {result.wall_seconds:.1f} s."
     if result.status is Status.CERTIFIED:
         # A curriculum has chosen the radius itself, so the reader must be told which it was.
         chosen = (f"{result.radius:g} is the radius at which every goal was certified.",)
@@ -192,6 +195,7 @@ def make_headline(result: Result) -> Headline:
         )
         return Headline("none", f"Stopped, {NO_GUARANTEE_TEXT}", (claim, cost))
     why = "budget spent" if result.status is Status.BUDGET else "interrupted"
+    why = "the data do not suffice" if result.is_from_data else why
     return Headline(
         "partial" if result.guarantee else "none", f"Not finished ({why})", (*_unfinished_sentences(result), cost)
     )

@@ -1,0 +1,168 @@
+"""Certify goals from recorded transitions, without a step; and counts with which an exploration begins."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from adagoal import goal_rules
+from adagoal.core.argument_checks import check_folder_path
+from adagoal.core.errors import OBJECT_ENV_PREFIX, InputError, to_single_line
+from adagoal.core.types import Longs
+from adagoal.envs.gym_adapter import GymAdapter
+from adagoal.envs.logged_env import LoggedEnv
+from adagoal.envs.recorded_transitions import RecordedTransitions, read_transitions
+from adagoal.envs.simulator import ModelSimulator
+from adagoal.runs.exploration_session import ExplorationSession
+from adagoal.runs.recorded_data import certify_log, count_recorded_steps, plan_until_settled
+from adagoal.runs.result import Result
+from adagoal.settings.exploration import ExplorationSettings
+from adagoal.settings.fields import check_arguments
+from adagoal.settings.goal_spec import GoalsArgument, parse_goals
+
+DATA_WARNING = "recorded transitions, and the certificates assume that none was left out because of its outcome"
+
+
+def certify_data(
+    data: Any,
+    radius: float | str,
+    epsilon: float = 1.0,
+    delta: float = 0.1,
+    *,
+    start: Any = None,
+    goals: GoalsArgument | None = None,
+    actions: Sequence[Any] | None = None,
+    reset_action: Any = None,
+    columns: Mapping[str, str] | None = None,
+    n_states: int | None = None,
+    branching: int | None = None,
+    out: str | Path | None = None,
+) -> Result:
+    """Certify which goals can be reached within a radius, from recorded transitions alone (docs/logs.md).
+
+    The status is "certified" if the data suffice for every goal, and otherwise "budget": ``result.open_goals`` are not
+    decided, and ``result.pairs_to_try()`` lists what to try next. Anybody may have chosen the actions. But every
+    transition must be there, in the order in which it was taken, whatever its outcome was.
+
+    Parameters
+    ----------
+    data: a CSV file with the columns state, action, next_state and, if known, terminated and episode; an event log with
+        the columns case and activity; a mapping of such columns; arrays (s, a, s'[, terminated[, episode]]); an
+        iterable of such transitions; or a Minari dataset with discrete observations and actions ("minari:ID").
+    radius: L >= 1, in expected steps from the start.
+    epsilon: accuracy in steps, > 0.
+    delta: probability that the answer is wrong, in (0, 1).
+    start: the state to which the reset leads. By default the state in which all episodes begin; if they begin in
+        several, or with "random", a virtual start draws the first state.
+    goals: as in :func:`adagoal.explore`; every state by default.
+    actions: all actions, if some of them are not in the data.
+    reset_action: the action that stands for the reset, if the data contain resets.
+    columns: the names of the columns, if they differ: {"state": "s", "next_state": "s2"}.
+    n_states: bound on the number of states that exist, seen or not; 10,000 by default.
+    branching: no pair has more than this many successors, if you know it.
+    out: folder for the result.
+
+    Examples
+    --------
+    A switch that is on or off, tried 400 times each way:
+
+    >>> rows = [("off", "press", "on"), ("on", "press", "off")] * 400
+    >>> result = adagoal.certify_data(rows, radius=2, start="off", n_states=2)
+    >>> str(result.status), [result.label(goal) for goal in result.goals]
+    ('certified', ['off', 'on'])
+    """
+    folder = None if out is None else check_folder_path("out", out)
+    check_arguments(ExplorationSettings, radius=radius)
+    # "auto" and "all" are radii of explorations.
+    if isinstance(radius, str):
+        raise InputError(f"must be a number >= 1, got {radius!r}; a log has no further steps to grow with", "radius")
+    goal_spec = parse_goals(goals)
+    log = read_transitions(data, columns, reset_action)
+    env = LoggedEnv(log, start, actions, n_states)
+    setting = ExplorationSettings(
+        env=f"{OBJECT_ENV_PREFIX}{Path(log.name).stem or 'log'}",
+        method_args={} if branching is None else {"branching": branching},
+        radius=radius,
+        epsilon=epsilon,
+        delta=delta,
+        goal_space=goal_spec.states,
+        goal_sets=goal_spec.description,
+        max_states=n_states,
+    )
+    session = ExplorationSession.from_settings(setting, env, goal_rules.resolve_rule("adagoal"), goal_spec.code)
+    env.add_warning(f"the data are {len(log):,} {DATA_WARNING}")
+    for goal, name in enumerate(session.run.goal_space.names or ()):
+        if not session.run.goal_space.states_of_goal(goal).any():
+            env.add_warning(f"no state of the goal {to_single_line(name)} is in the data")
+    result = certify_log(session)
+    if folder is not None:
+        result.save(folder)
+    return result
+
+
+def begin_with_data(session: ExplorationSession, data: Any) -> None:
+    """Count recorded transitions of the environment of a run before its first step."""
+    run, env = session.run, session.run.env
+    if session.setting.method != "certified":
+        text = f"works with the method certified only: {session.setting.method} needs data that it has chosen itself"
+        raise InputError(text, "data")
+    if not isinstance(env, ModelSimulator | GymAdapter) or env.initial_states < env.state_bound:
+        text = f"the states of {env.name} have no numbers before the run; certify_data certifies data by themselves"
+        raise InputError(text, "data")
+    if isinstance(env, GymAdapter):
+        env.reset_with_seed(session.setting.seed)
+        if env.has_action_mask:
+            text = f"{env.name} has action masks, which the data lack; give the environment by its name"
+            raise InputError(text, "data")
+    log = read_transitions(data)
+    moves, landed = _translate(log, env)
+    if isinstance(env, ModelSimulator):
+        run.counts.mark_absent_pairs(np.flatnonzero(env.mdp.absent))
+        run.counts.terminal[landed] = env.mdp.terminal[landed]
+    else:
+        if not log.has_terminated:
+            raise InputError(f"{env.name} may end episodes, so the data need the column terminated (0 or 1)", "data")
+        run.counts.terminal[landed[log.terminated]] = True
+    env.add_warning(f"the run began with {len(log):,} {DATA_WARNING}")
+    with run.measure_seconds():
+        count_recorded_steps(run, moves, landed)
+        plan_until_settled(run)
+
+
+def _translate(log: RecordedTransitions, env: ModelSimulator | GymAdapter) -> tuple[Longs, Longs]:
+    """Return the moves of a log, and the states after them, in the numbers of the environment."""
+    states = _find_numbers(log.states, env.labels, env.state_bound, "state", env.name)
+    # The action after the last one is the reset, as in adagoal.transitions.
+    actions = _find_numbers(log.actions, (), env.n_actions + 1, "action", env.name)
+    state, action, landed = states[log.state], actions[log.action], states[log.next_state]
+    is_reset = action == env.n_actions
+    moves: Longs = np.where(is_reset, -1 - state, state * env.n_actions + action)
+    problems = {"a reset leads to the start, not to {}": is_reset & (landed != env.start)}
+    if isinstance(env, ModelSimulator):
+        mdp = env.mdp
+        problems["it leaves a terminal state for {}"] = mdp.terminal[state] & ~is_reset
+        possible = np.repeat(np.arange(len(mdp.indptr) - 1), np.diff(mdp.indptr)) * mdp.n_states + mdp.successors
+        # Beyond the model there is no room in the arrays of the compiled simulator.
+        impossible = ~np.isin(moves * mdp.n_states + landed, possible) & ~is_reset
+        problems["this action cannot lead to {} in the model"] = impossible & ~mdp.absent[np.maximum(moves, 0)]
+    for text, wrong in problems.items():
+        if wrong.any():
+            i = int(np.argmax(wrong))
+            log.fail_at(i, text.format(to_single_line(log.states[log.next_state[i]])))
+    if isinstance(env, ModelSimulator):
+        # An action that the state does not have is known to be the reset, and is not counted.
+        kept = is_reset | ~env.mdp.absent[np.maximum(moves, 0)]
+        return moves[kept], landed[kept]
+    return moves, landed
+
+
+def _find_numbers(values: Sequence[Any], labels: Sequence[str], size: int, kind: str, env: str) -> Longs:
+    """Return the numbers of states or actions: those of their labels, or the numbers that they are."""
+    known = {str(number): number for number in range(size)} | {label: number for number, label in enumerate(labels)}
+    for value in values:
+        if str(value) not in known:
+            raise InputError(f"{env} has no {kind} {to_single_line(value)!r}; it has 0 to {size - 1}", "data")
+    return np.array([known[str(value)] for value in values])

@@ -1,0 +1,169 @@
+"""An environment that is known from recorded transitions only: it can be planned for, but not stepped."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.random import Generator
+from numpy.typing import NDArray
+
+from adagoal.core.environment import ExplorationPlan, RolloutLimits, RolloutOutcome
+from adagoal.core.errors import InputError, to_single_line
+from adagoal.core.goal_space import GoalSpace
+from adagoal.core.transition_data import TransitionCounts
+from adagoal.core.types import Bools, Floats, Longs, ObservedStates
+from adagoal.envs.assumption_tests import MarkovTests
+from adagoal.envs.base_env import BaseEnv
+from adagoal.envs.env_backends import DEFAULT_MAX_STATES
+from adagoal.envs.recorded_transitions import EVENT_START, RecordedTransitions, describe_states, find_value
+
+
+class LoggedEnv(BaseEnv):
+    """A :class:`~adagoal.core.environment.TabularEnv` of recorded transitions.
+
+    ``start``: the state to which the reset leads; None: the state in which all episodes of the log begin; "random":
+    a virtual start, whose only action draws the first state of an episode. ``actions``: all actions, if the log lacks
+    some. ``n_states``: bound on the number of states, seen or not.
+    """
+
+    def __init__(
+        self,
+        log: RecordedTransitions,
+        start: Any = None,
+        actions: Sequence[Any] | None = None,
+        n_states: int | None = None,
+    ) -> None:
+        self.log = log
+        self.action_labels = _action_labels(log, actions)
+        start_state, is_virtual, is_certain = _find_start(log, start)
+        n_known = len(log.states) + is_virtual
+        state_bound = max(DEFAULT_MAX_STATES, n_known) if n_states is None else n_states
+        if n_states is None and n_known > DEFAULT_MAX_STATES:
+            text = f"the log has {n_known:,} states; give a bound on the number of states that exist"
+            raise InputError(f"{text} (the default is {DEFAULT_MAX_STATES:,})", "n_states")
+        if not isinstance(state_bound, int) or state_bound < n_known:
+            raise InputError(f"must be a whole number, at least the {n_known:,} of the log, got {n_states}", "n_states")
+        sizes = len(self.action_labels), start_state, state_bound, n_known
+        super().__init__(log.name, *sizes, start_is_certain=is_certain)
+        self.labels = tuple(to_single_line(state) for state in log.states) + (EVENT_START,) * is_virtual
+        self._has_virtual_start = is_virtual
+        self.terminal: Bools = np.zeros(n_known, bool)  # [S]
+        self.terminal[log.next_state[log.terminated]] = True
+        if self.terminal[start_state]:
+            raise InputError(f"state {self.labels[start_state]} is terminal, so no other can be reached", "start")
+        resets = np.flatnonzero(log.action < 0)
+        if len(resets) and is_virtual:
+            raise InputError(
+                "cannot be combined with a random start; mark episodes by a column instead", "reset_action"
+            )
+        if len(wrong := resets[log.next_state[resets] != start_state]):
+            led_to = self.labels[log.next_state[wrong[0]]]
+            log.fail_at(int(wrong[0]), f"the reset leads to {led_to}, not to the start {self.labels[start_state]}")
+        # The virtual start has one action: all others count as the reset.
+        first_pair = start_state * self.n_actions
+        self.absent_pairs: Longs = np.arange(first_pair + 1, first_pair + self.n_actions if is_virtual else 0)
+        self._markov_tests = MarkovTests(self.n_actions)
+        self._markov_tests.add_transitions(*self._moves_with_resets(self._find_boundaries()))
+
+    def moves(self) -> tuple[Longs, Longs]:
+        """Return the steps to count, as :meth:`TransitionCounts.add_steps` takes them: moves, and states after them.
+
+        A reset is counted where the log says that an episode begins in the start.
+        """
+        is_counted = self._has_virtual_start or not self.start_is_certain
+        return self._moves_with_resets(self._episode_beginnings() & is_counted)
+
+    def _episode_beginnings(self) -> Bools:
+        return np.zeros(len(self.log), bool) if self.log.begins_episode is None else self.log.begins_episode
+
+    def _find_boundaries(self) -> Bools:
+        """[N] transitions that do not continue the one before."""
+        log = self.log
+        continues = np.append(False, (log.state[1:] == log.next_state[:-1]) & ~log.terminated[:-1])
+        return ~continues | self._episode_beginnings()
+
+    def _moves_with_resets(self, boundaries: Bools) -> tuple[Longs, Longs]:
+        """Return the moves of the log with a reset before those of ``boundaries`` [N], and the states after them.
+
+        If the start is virtual, a draw of the first state follows the reset before every episode.
+        """
+        log = self.log
+        moves = np.where(log.action >= 0, log.state * self.n_actions + log.action, -1 - log.state)
+        resets = np.flatnonzero(boundaries)
+        draws = np.flatnonzero(self._episode_beginnings() & self._has_virtual_start)
+        previous = np.where(resets > 0, log.next_state[resets - 1], self.start)
+        # np.insert keeps the order of values with the same place, so a draw comes after its reset.
+        places = np.concatenate([resets, draws])
+        inserted = np.concatenate([-1 - previous, np.full(len(draws), self.start * self.n_actions)])
+        landed = np.concatenate([np.full(len(resets), self.start), log.state[draws]])
+        return np.insert(moves, places, inserted), np.insert(log.next_state, places, landed)
+
+    def rollout(
+        self, plan: ExplorationPlan, weights: Floats, counts: TransitionCounts, rng: Generator, limits: RolloutLimits
+    ) -> RolloutOutcome:
+        """Refuse: a log has no further steps."""
+        raise InputError(f"{self.name} is a log, which cannot be stepped", "env")
+
+    def assign_states_to_goals(self, space: GoalSpace) -> bool:
+        """Add all states of the log; the observation is the state as the log has it."""
+        for number, state in enumerate(self.log.states):
+            space.add_state(number, state, self.labels[number])
+        return self.state_bound == self.initial_states
+
+    def observed_states(self) -> ObservedStates | None:
+        """Return None: policies find the states of a log by their labels."""
+        return None
+
+    @property
+    def warnings(self) -> list[str]:
+        """What a user should know about the log, one line each."""
+        return self._diagnostics.list_warnings()
+
+    @property
+    def void_reasons(self) -> list[str]:
+        """Reasons for which no certificate can be given, those that the tests found included."""
+        return [*self._diagnostics.void_reasons, *self._markov_tests.describe_violations()]
+
+    def reset_with_seed(self, seed: int) -> None:
+        """Do nothing: a log has no position."""
+
+    @property
+    def is_restorable(self) -> bool:
+        """A log has no state."""
+        return True
+
+    def state(self) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
+        """Return nothing: the log itself is not saved."""
+        return {}, {}
+
+    def restore(self, arrays: dict[str, NDArray[Any]], facts: dict[str, Any]) -> None:
+        """Do nothing."""
+
+
+def _action_labels(log: RecordedTransitions, actions: Sequence[Any] | None) -> tuple[str, ...]:
+    """Return the names of all actions, those of the log first."""
+    names = [str(action) for action in log.actions]
+    others = [str(action) for action in actions or ()]
+    if actions is not None and (unknown := [name for name in names if name not in others]):
+        raise InputError(f"the log has an action {unknown[0]!r}, which is not among them; list all actions", "actions")
+    return tuple(to_single_line(name) for name in dict.fromkeys([*names, *others]))
+
+
+def _find_start(log: RecordedTransitions, start: Any) -> tuple[int, bool, bool]:
+    """Return the start state, whether it is virtual, and whether the reset is certain to lead to it."""
+    number = None if start is None else find_value(log.states, start)
+    if number is not None:
+        return number, False, True
+    if start not in (None, "random"):
+        raise InputError(f"{start!r} is not a state of the log, which has {describe_states(log)}", "start")
+    if log.begins_episode is None:
+        text = "the log does not say where episodes begin; give the start state, or a column episode (or case)"
+        raise InputError(text, "start")
+    first = np.unique(log.state[log.begins_episode])
+    if len(first) == 1 and start is None:
+        # In an event log the start is the beginning of a case, by definition.
+        is_event_log = log.states[int(first[0])] == EVENT_START
+        return int(first[0]), False, is_event_log
+    return len(log.states), True, True
