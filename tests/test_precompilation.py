@@ -22,7 +22,7 @@ import adagoal
 from adagoal import methods
 from adagoal.cli.main import run_command_line
 from adagoal.core import compiled_code, precompilation
-from adagoal.core.precompilation import describe_type, parse_type
+from adagoal.core.precompilation import parse_type
 from adagoal.runs.progress_display import ProgressDisplay
 
 CHAIN: dict[str, Any] = {"env": "chain", "env_args": {"n_states": 5, "slip": 0.1}, "radius": 4, "budget": 300}
@@ -53,6 +53,18 @@ class Line(gymnasium.Env[int, int]):
     def step(self, action: int) -> tuple[int, float, bool, bool, dict[str, Any]]:
         self.position = min(max(self.position + 2 * int(action) - 1, 0), 4)
         return self.position, 0.0, False, False, {}
+
+
+def describe_type(kind: Any) -> Any:
+    """Return a Numba type as JSON, as ``parse_type`` reads it."""
+    if isinstance(kind, numba.types.Array):
+        return f"{kind.dtype} {kind.ndim}{kind.layout}{'' if kind.mutable else ' readonly'}"
+    if isinstance(kind, numba.types.BaseNamedTuple):
+        cls = kind.instance_class
+        return {f"{cls.__module__}.{cls.__qualname__}": [describe_type(field) for field in kind.types]}
+    if isinstance(kind, numba.types.BaseTuple):
+        return [describe_type(item) for item in kind.types]
+    return str(kind)
 
 
 def run_group(group: str) -> None:

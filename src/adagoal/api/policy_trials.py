@@ -120,7 +120,6 @@ def play(
     chosen = result.goals if goals is None else _select_goals(result, goals)
     # A union bound over the goals: together they contradict a true certificate with this probability at most.
     alpha = FALSE_CONTRADICTION_PROBABILITY / max(len(chosen), 1)
-    rng = random_stream(seed, StreamPurpose.TRIAL)
     with contextlib.ExitStack() as stack:
         made = _make_new_env(result, env, trust, step_timeout) if isinstance(run, Result) else None
         if made is None:
@@ -130,7 +129,8 @@ def play(
         tabular_env, counts = made
         # A restored environment continues the random numbers of the run; the trials should depend on their seed only.
         tabular_env.reset_with_seed(seed)
-        return [_try_goal(result, goal, episodes, alpha, tabular_env, counts, rng) for goal in chosen]
+        player = _PolicyPlayer(tabular_env, counts, random_stream(seed, StreamPurpose.TRIAL))
+        return [_try_goal(result, goal, episodes, alpha, player) for goal in chosen]
 
 
 def _select_goals(result: Result, goals: Any) -> list[int]:
@@ -161,28 +161,18 @@ def _make_new_env(
     return None if is_numbered_when_met else (made, TransitionCounts(made.initial_states, made.n_actions, made.start))
 
 
-def _try_goal(
-    result: Result,
-    goal: int,
-    episodes: int,
-    alpha: float,
-    env: TabularEnv,
-    counts: TransitionCounts,
-    rng: np.random.Generator,
-) -> Trial:
+def _try_goal(result: Result, goal: int, episodes: int, alpha: float, player: _PolicyPlayer) -> Trial:
     policy, certificate = result.policy(goal), result.certificate(goal)
     has_label = result.goal_names is not None or goal < len(result.view.labels)
-    label = result.goal_label(goal) if has_label else ""
-    plans: dict[int, ExplorationPlan] = {}
-    if result.setting.within is not None:
-        states = result.members(goal)
-        attempts = [_play_once(plans, policy.actions, states, env, counts, rng) for _ in range(episodes)]
-        return ReachTrial(goal, label, certificate, np.array(attempts), result.setting.within, math.inf, alpha)
+    label, states, within = result.goal_label(goal) if has_label else "", result.members(goal), result.setting.within
+    player.choose_policy(policy.actions, states, one_attempt=within is not None)
+    if within is not None:
+        attempts = [player.play_once() for _ in range(episodes)]
+        return ReachTrial(goal, label, certificate, np.array(attempts), within, math.inf, alpha)
     is_certified = math.isfinite(certificate.upper)
     expected = max(certificate.upper if is_certified else result.radius, 1.0)
     patience = math.ceil(min(PATIENCE_FACTOR * expected, MAX_ATTEMPT_STEPS))
-    states = result.members(goal)
-    steps = [_play_attempt(plans, policy.actions, states, patience, env, counts, rng) for _ in range(episodes)]
+    steps = [player.play_until_reached(patience) for _ in range(episodes)]
     # A certified policy needs at most radius + 1 + epsilon steps from any state (lemmas 6 and M4). The factor 2 is a
     # margin for a reset that is only inferred (lemma 10). A policy of several stages starts again after its last stage.
     from_anywhere = 2.0 * (result.radius + 1.0 + result.setting.epsilon)
@@ -190,66 +180,50 @@ def _try_goal(
     return Trial(goal, label, certificate, np.array(steps), patience, rest if is_certified else math.inf, alpha)
 
 
-def _play_attempt(
-    plans: dict[int, ExplorationPlan],
-    table: Actions,
-    states: list[int],
-    patience: int,
-    env: TabularEnv,
-    counts: TransitionCounts,
-    rng: np.random.Generator,
-) -> float:
-    """Steps of one attempt from s0; a policy of T > 1 stages starts again, after a reset, until it arrives."""
-    stages, taken = len(table), 0
-    while taken < patience:
-        outcome = _roll_out(plans, table, states, stages if stages > 1 else patience, patience, env, counts, rng)
-        taken += outcome.steps
-        # The rollout includes the reset after the goal, which does not count. A goal that holds s0 takes 0 steps.
-        if any(outcome.reached):
-            return float(taken - (env.start not in states))
-    return math.inf
+class _PolicyPlayer:
+    """Plays policies in an environment, one at a time."""
 
+    def __init__(self, env: TabularEnv, counts: TransitionCounts, rng: np.random.Generator) -> None:
+        self.env, self.counts, self.rng = env, counts, rng
 
-def _play_once(
-    plans: dict[int, ExplorationPlan],
-    table: Actions,
-    states: list[int],
-    env: TabularEnv,
-    counts: TransitionCounts,
-    rng: np.random.Generator,
-) -> float:
-    """Steps of one attempt of a policy for one attempt; infinite if it misses the goal."""
-    steps, ended = 0, False
-    # A rollout may end at a new state; the next one continues the episode.
-    while not ended:
-        outcome = _roll_out(plans, table, states, len(table), NO_LIMIT, env, counts, rng, reset_ends_episode=True)
-        steps, ended = steps + outcome.steps, len(outcome.reached) > 0
-    return float(steps - (env.start not in states)) if outcome.reached[0] else math.inf
+    def choose_policy(self, table: Actions, states: list[int], one_attempt: bool) -> None:
+        """Play the policy [T, S] for the goal ``states`` from now on; in ``one_attempt`` a reset ends an episode."""
+        self._table, self._states, self._one_attempt = table, states, one_attempt
+        self._plans: dict[int, ExplorationPlan] = {}  # by the number of known states
 
+    def play_until_reached(self, patience: int) -> float:
+        """Steps of one attempt from s0; a policy of T > 1 stages starts again, after a reset, until it arrives."""
+        stages, taken = len(self._table), 0
+        while taken < patience:
+            outcome = self._roll_out(stages if stages > 1 else patience, patience)
+            taken += outcome.steps
+            # The rollout includes the reset after the goal, which does not count. A goal that holds s0 takes 0 steps.
+            if any(outcome.reached):
+                return float(taken - (self.env.start not in self._states))
+        return math.inf
 
-def _roll_out(
-    plans: dict[int, ExplorationPlan],
-    table: Actions,
-    states: list[int],
-    max_episode_steps: int,
-    max_steps: int,
-    env: TabularEnv,
-    counts: TransitionCounts,
-    rng: np.random.Generator,
-    reset_ends_episode: bool = False,
-) -> RolloutOutcome:
-    """Play one episode of a policy [T, S]; ``plans`` are those of earlier attempts, by the number of known states."""
-    # An attempt may discover states, for which the policy has no action but the reset.
-    if counts.n_states not in plans:
-        policy = np.full((len(table), counts.n_states, 1), env.n_actions, np.int16)
-        policy[:, : table.shape[1], 0] = table
-        # A run ends a rollout to plan again when a pair was tried often enough. A trial must not end then.
-        no_count_limit = np.full(len(counts.n), np.iinfo(np.int64).max)
-        goal_states, goal = memberships_from_sets([states], counts.n_states), np.zeros(1, np.int64)
-        plans[counts.n_states] = ExplorationPlan(
-            policy, goal, max_episode_steps, no_count_limit, goal_states, reset_ends_episode=reset_ends_episode
-        )
-    return env.rollout(plans[counts.n_states], np.ones(1), counts, rng, (max_steps, 1))
+    def play_once(self) -> float:
+        """Steps of one attempt of a policy for one attempt; infinite if it misses the goal."""
+        steps, ended = 0, False
+        # A rollout may end at a new state; the next one continues the episode.
+        while not ended:
+            outcome = self._roll_out(len(self._table), NO_LIMIT)
+            steps, ended = steps + outcome.steps, len(outcome.reached) > 0
+        return float(steps - (self.env.start not in self._states)) if outcome.reached[0] else math.inf
+
+    def _roll_out(self, max_episode_steps: int, max_steps: int) -> RolloutOutcome:
+        """Play one episode."""
+        table, n_states = self._table, self.counts.n_states
+        # An attempt may discover states, for which the policy has no action but the reset.
+        if n_states not in self._plans:
+            policy = np.full((len(table), n_states, 1), self.env.n_actions, np.int16)
+            policy[:, : table.shape[1], 0] = table
+            # A run ends a rollout to plan again when a pair was tried often enough. A trial must not end then.
+            no_count_limit = np.full(len(self.counts.n), np.iinfo(np.int64).max)
+            goal_states, goal = memberships_from_sets([self._states], n_states), np.zeros(1, np.int64)
+            arrays = policy, goal, max_episode_steps, no_count_limit, goal_states
+            self._plans[n_states] = ExplorationPlan(*arrays, reset_ends_episode=self._one_attempt)
+        return self.env.rollout(self._plans[n_states], np.ones(1), self.counts, self.rng, (max_steps, 1))
 
 
 def mean_steps_interval(steps: Floats, patience: float, rest: float, alpha: float) -> tuple[float, float]:

@@ -22,6 +22,7 @@ import numpy as np
 from gymnasium import spaces
 
 from adagoal.core.errors import EnvironmentFailure, InputError, describe_exception
+from adagoal.core.installation import require_package
 from adagoal.core.user_code import is_file_spec, load_from_file
 
 BatchPolicy = Callable[[Sequence[Any], Sequence[np.random.Generator]], Sequence[Any]]
@@ -57,7 +58,7 @@ def _find_named_policy(name: str) -> PolicySource:
             data = Path(name).read_bytes()
         except OSError as error:
             raise InputError(f"{name} cannot be read ({error.strerror})", "policy") from None
-        _require_sb3()
+        require_package("stable_baselines3", "sb3", argument="policy")
         return PolicySource(functools.partial(_Sb3Policy, data), Path(name).name, hashlib.sha256(data).hexdigest())
     if is_file_spec(name):
         return find_policy(load_from_file(name, "policy"))._replace(text=Path(name).name)
@@ -109,11 +110,6 @@ def is_sb3_model(policy: Any) -> bool:
     """Return whether this is a model or a policy of Stable-Baselines3 or a package that extends it."""
     modules = {kind.__module__.partition(".")[0] for kind in type(policy).__mro__}
     return "stable_baselines3" in modules and hasattr(policy, "predict")
-
-
-def _require_sb3() -> None:
-    if importlib.util.find_spec("stable_baselines3") is None:
-        raise InputError("this needs stable_baselines3: pip install 'adagoal[sb3]'", "policy")
 
 
 def _find_sb3_model(model: Any) -> PolicySource:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
+import importlib.util
 import json
 import shutil
 import sys
@@ -10,8 +11,16 @@ from pathlib import Path
 from shlex import quote
 from typing import Any
 
+from adagoal.core.errors import InputError
+
 # Packages that adagoal can use and that no extra contains.
 OTHER_PACKAGES = ("pandas", "panda-gym")
+
+
+def require_package(package: str, extra: str, task: str = "this", argument: str | None = None) -> None:
+    """Raise an :class:`InputError` if a package of an extra is not installed; ``task`` is what needs it."""
+    if importlib.util.find_spec(package) is None:
+        raise InputError(f"{task} needs {package}: {install_command(extra)}", argument)
 
 
 def install_command(name: str) -> str:

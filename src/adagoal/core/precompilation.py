@@ -26,7 +26,7 @@ SIGNATURE_FILE = Path(__file__).with_name("signatures.json")
 MAX_PROCESSES = 8  # each needs 200 MB, and the largest function takes a quarter of the time of a small run
 MIN_FUNCTIONS = 5  # a process takes a second to start, in which this one compiles a few small functions
 
-# Names of functions (module.name) with the types of their arguments, as describe_type writes them, once per signature.
+# Names of functions (module.name) with the types of their arguments, as parse_type reads them, once per signature.
 Signatures = Mapping[str, Sequence[Sequence[Any]]]
 
 
@@ -213,21 +213,8 @@ def _show(line: str) -> None:
         _watchers[-1](line)
 
 
-def describe_type(kind: Any) -> Any:
-    """Return a Numba type as JSON: "float64 2C" for arrays, lists for tuples, {class: fields} for named tuples."""
-    types: Any = importlib.import_module("numba.types")
-    if isinstance(kind, types.Array):
-        return f"{kind.dtype} {kind.ndim}{kind.layout}{'' if kind.mutable else ' readonly'}"
-    if isinstance(kind, types.BaseNamedTuple):
-        cls = kind.instance_class
-        return {f"{cls.__module__}.{cls.__qualname__}": [describe_type(field) for field in kind.types]}
-    if isinstance(kind, types.BaseTuple):
-        return [describe_type(item) for item in kind.types]
-    return str(kind)
-
-
 def parse_type(text: Any) -> Any:
-    """Return the Numba type that :func:`describe_type` has written."""
+    """Return the Numba type of JSON: "float64 2C" for arrays, lists for tuples, {class: fields} for named tuples."""
     types: Any = importlib.import_module("numba.types")
     if isinstance(text, dict):
         ((name, fields),) = text.items()

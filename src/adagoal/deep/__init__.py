@@ -12,11 +12,9 @@ Needs the extra: ``pip install 'adagoal[deep]'``. JAX and MuJoCo are imported on
 from __future__ import annotations
 
 import importlib
-import importlib.util
 from typing import TYPE_CHECKING, Any
 
-from adagoal.core.errors import InputError
-from adagoal.core.installation import install_command
+from adagoal.core.installation import require_package
 
 if TYPE_CHECKING:
     from adagoal.deep.config import RECIPES, Config
@@ -42,5 +40,4 @@ def __getattr__(name: str) -> Any:
 def require_deep_extra(task: str = "deep training") -> None:
     """Raise an :class:`InputError` if a package of the ``deep`` extra is not installed; ``task`` is what needs it."""
     for package in ("gymnasium_robotics", "jax", "jaxlib", "mujoco", "optax"):
-        if importlib.util.find_spec(package) is None:
-            raise InputError(f"{task} needs {package}: {install_command('deep')}")
+        require_package(package, "deep", task)

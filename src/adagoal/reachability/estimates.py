@@ -90,13 +90,8 @@ class ReachProbabilities:
         reset_log: float | None = None,
     ) -> None:
         self.name, self.counts, self.sets, self.space, self.within = name, counts, sets, space, within
-        self.L, self.epsilon, self._avoided, self._reset_log, self.plans = (
-            1.0 - probability,
-            epsilon,
-            avoided,
-            reset_log,
-            0,
-        )
+        self.L, self.epsilon, self.plans = 1.0 - probability, epsilon, 0
+        self._avoided, self._reset_log = avoided, reset_log
         S = counts.n_states
         self.explore: Actions = np.zeros((within, S, 1), np.int16)  # [k, S, columns] greedy for U
         self.proven: Actions = np.zeros((within, S, 1), np.int16)  # [k, S, columns] greedy for W, when W was best

@@ -85,12 +85,12 @@ class TrainingSource(NamedTuple):
         return bins
 
 
-def write_training_report(folder: str | Path, env: str | None = None, trust: bool = False, png: bool = False) -> Path:
+def write_training_report(folder: str | Path, env: str | None = None, png: bool = False) -> Path:
     """Write ``report.html`` into the folder of training runs and return its path; ``png`` also writes the figures.
 
     All these files are written in one commit, as those of an exploration are (:func:`adagoal.report.write_report`).
     The page has no video if the environment comes from code that is not installed (``module:Id``), unless ``env``
-    names the environment again or ``trust`` allows that code.
+    names the environment again.
     """
     folder = Path(folder)
     source = read_training_folder(folder)
@@ -107,7 +107,7 @@ def write_training_report(folder: str | Path, env: str | None = None, trust: boo
         for name, (figure, caption) in drawn.items():
             contents[name], captions[name] = bytes_content(figures.figure_to_png(figure)), caption
     # The page embeds the strip, so it is rendered first.
-    training_video.write_video_strip(source.record, env, trust)
+    training_video.write_video_strip(source.record, env)
     contents["report.html"] = bytes_content(training_page(source, captions).render().encode())
     with open_locked_folder(folder, RunKind.TRAINING) as run_folder:
         run_folder.save_files(results=contents)

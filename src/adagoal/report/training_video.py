@@ -27,7 +27,7 @@ N_FRAMES = 12
 """Frames of the video. More would make the page larger without showing more."""
 
 
-def write_video_strip(record: files.TrainingRecord, env: str | None, trust: bool) -> Path | None:
+def write_video_strip(record: files.TrainingRecord, env: str | None) -> Path | None:
     """Render ``FOLDER/strip.png``; return None if no renderer works or the environment's code may not be run."""
     # The child gets our sys.path: a script may have added the folder of its environment.
     code = (
@@ -40,7 +40,7 @@ def write_video_strip(record: files.TrainingRecord, env: str | None, trust: bool
     # An old strip would show an earlier policy.
     path.unlink(missing_ok=True)
     try:
-        record.env_source(env, trust)
+        record.env_source(env, trust=False)
     except InputError:
         return None
     try:

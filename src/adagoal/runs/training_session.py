@@ -19,7 +19,7 @@ from adagoal import goal_rules
 from adagoal.core.argument_checks import check_folder_path, check_integer
 from adagoal.core.errors import InputError, Status
 from adagoal.core.file_io import arrays_content
-from adagoal.core.installation import install_command
+from adagoal.core.installation import require_package
 from adagoal.deep.config import Config
 from adagoal.deep.goal_envs import EnvSource, SetGoalFunction
 from adagoal.deep.rollouts import RolloutFactory, RolloutWorkers
@@ -43,8 +43,7 @@ class TensorBoardObserver:
     """
 
     def __init__(self, folder: Path) -> None:
-        if importlib.util.find_spec("tensorboardX") is None:
-            raise InputError(f"this needs tensorboardX: {install_command('tensorboard')}", name="tensorboard")
+        require_package("tensorboardX", "tensorboard", argument="tensorboard")
         self._folder = folder
         self._writers: dict[int, Any] = {}
         self._last_logged_steps: dict[tuple[int, str], int] = {}  # by run and number

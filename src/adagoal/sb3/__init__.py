@@ -13,11 +13,9 @@ Needs the extra: ``pip install 'adagoal[sb3]'``. The wrapper alone does not impo
 from __future__ import annotations
 
 import importlib
-import importlib.util
 from typing import TYPE_CHECKING, Any
 
-from adagoal.core.errors import InputError
-from adagoal.core.installation import install_command
+from adagoal.core.installation import require_package
 
 if TYPE_CHECKING:
     from adagoal.sb3.callbacks import ChooseGoals, StopWhenCertified
@@ -28,11 +26,11 @@ __all__ = ["ChooseGoals", "ChosenGoal", "EnsembleTD3", "NormalisedFeatures", "St
 
 
 def __getattr__(name: str) -> Any:
-    modules = {"ChooseGoals": "adagoal.sb3.callbacks", "ChosenGoal": "adagoal.sb3.goal_wrapper"}
-    modules |= {"StopWhenCertified": "adagoal.sb3.callbacks"}
+    modules = dict.fromkeys(("ChooseGoals", "StopWhenCertified"), "adagoal.sb3.callbacks")
+    modules |= {"ChosenGoal": "adagoal.sb3.goal_wrapper"}
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     # The wrapper must work without Stable-Baselines3: environment processes import it, and PyTorch takes seconds.
-    if name != "ChosenGoal" and importlib.util.find_spec("stable_baselines3") is None:
-        raise InputError(f"{name} needs stable_baselines3: {install_command('sb3')}")
+    if name != "ChosenGoal":
+        require_package("stable_baselines3", "sb3", name)
     return getattr(importlib.import_module(modules.get(name, "adagoal.sb3.ensemble_td3")), name)
