@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from adagoal.deep.certification import Certification
     from adagoal.envs.mixture_models import mixture
     from adagoal.envs.model import Model
+    from adagoal.envs.state_machine import machine
     from adagoal.report.show import Page, show
     from adagoal.runs.result import Certificate, Result
 
@@ -42,6 +43,7 @@ __all__ = [
     "explore",
     "export",
     "load",
+    "machine",
     "mixture",
     "play",
     "resume",
@@ -65,6 +67,7 @@ _MODULE_OF_NAME = {
         "deep.certification": ["Certification"],
         "envs.mixture_models": ["mixture"],
         "envs.model": ["Model"],
+        "envs.state_machine": ["machine"],
         "report.show": ["Page", "show"],
         "runs.result": ["Certificate", "Result"],
     }.items()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from operator import index
 from typing import Any, NamedTuple
@@ -38,6 +38,20 @@ class ObservedStates(NamedTuple):
     # For envs.observation_keys.make_key_reader. The kind "states": the observation is a number, counted from `first`.
     key_format: dict[str, Any]
     digests: NDArray[np.uint8] = np.zeros((0, DIGEST_BYTES), np.uint8)  # [N, DIGEST_BYTES]; 0 without an observation
+
+
+class Failure(str):
+    """The observation of a state machine after an exception ("crash:TYPE") or a failed invariant ("fails:NAME")."""
+
+
+class CallTexts(NamedTuple):
+    """The actions as Python text, from which ``Result.script`` puts a test together."""
+
+    imports: tuple[str, ...]  # lines
+    make: str  # the line that makes the object
+    calls: tuple[str, ...]  # one line per action
+    state: str | None  # expression for the key of a state; None if the function has no name
+    invariants: Mapping[str, str]  # expressions by name
 
 
 def state_label(labels: Sequence[str], state: int) -> str:

@@ -20,7 +20,7 @@ from adagoal.core.file_formats import COUNT_SCHEMA, ArraySpec, nullable_schema, 
 from adagoal.core.file_io import FileContents
 from adagoal.core.goal_space import GoalSpace
 from adagoal.core.transition_data import TransitionCounts
-from adagoal.core.types import DIGEST_BYTES, GridLayout, resolve_number
+from adagoal.core.types import DIGEST_BYTES, CallTexts, GridLayout, resolve_number
 from adagoal.envs import observation_keys
 from adagoal.runs.folder_reader import MANIFEST_FORMAT, FolderFiles, RunKind
 from adagoal.settings.exploration import ExplorationSettings
@@ -37,6 +37,7 @@ class StateMetadata:
     labels: tuple[str, ...] = ()
     layout: GridLayout | None = None
     observation_space: dict[str, Any] | None = None  # see :class:`adagoal.core.types.ObservedStates`
+    call_texts: CallTexts | None = None  # of a state machine
 
     file_name = "view.json"
 
@@ -48,9 +49,8 @@ class StateMetadata:
     def from_env(env: TabularEnv) -> StateMetadata:
         """Return what an environment says about its states."""
         observed = env.observed_states() if hasattr(env, "observed_states") else None
-        return StateMetadata(
-            env.start, tuple(env.labels), env.layout, None if observed is None else observed.key_format
-        )
+        key_format = None if observed is None else observed.key_format
+        return StateMetadata(env.start, tuple(env.labels), env.layout, key_format, getattr(env, "call_texts", None))
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON form."""
@@ -60,7 +60,8 @@ class StateMetadata:
             layout = {"shape": list(self.layout.shape), "cells": self.layout.cells.tolist(), "walls": walls}
         # Labels are text from user code; a terminal or a browser would obey control characters in them.
         labels = [to_single_line(label) for label in self.labels]
-        return {"start": self.start, "labels": labels, "layout": layout, "space": self.observation_space}
+        data = {"start": self.start, "labels": labels, "layout": layout, "space": self.observation_space}
+        return data if self.call_texts is None else data | {"calls": self.call_texts._asdict()}
 
     def file_contents(self) -> FileContents:
         """Return the file."""
@@ -78,7 +79,8 @@ def read_state_metadata(files: FolderFiles, n_states: int) -> StateMetadata:
     too_few_cells = layout is not None and len(layout.cells) < n_states
     if too_few_cells or len(data["labels"]) > n_states or not 0 <= (data["start"] or 0) < n_states:
         raise InputError(f"{path}: damaged, or not of this run (it is not about its {n_states} states)")
-    return StateMetadata(data["start"], tuple(data["labels"]), layout, data["space"])
+    calls = None if "calls" not in data else _parse_call_texts(**data["calls"])
+    return StateMetadata(data["start"], tuple(data["labels"]), layout, data["space"], calls)
 
 
 def _metadata_schema() -> dict[str, Any]:
@@ -88,11 +90,31 @@ def _metadata_schema() -> dict[str, Any]:
 
     # Cells begin at -1, because a state that is not on the map has the cell (-1, -1).
     layout = object_schema(shape=pairs(1)["items"], cells=pairs(-1), walls=pairs(0))
-    return object_schema(
+    text, lines = {"type": "string"}, {"type": "array", "items": {"type": "string"}}
+    texts = {"type": "object", "additionalProperties": text}
+    schema = object_schema(
         start=nullable_schema(COUNT_SCHEMA),
-        labels={"type": "array", "items": {"type": "string"}},
+        labels=lines,
         layout=nullable_schema(layout),
         space=nullable_schema({"type": "object"}),
+    )
+    # Only the folder of a state machine has this entry.
+    schema["properties"]["calls"] = object_schema(
+        imports=lines, make=text, calls=lines, state=nullable_schema(text), invariants=texts
+    )
+    return schema
+
+
+def _parse_call_texts(
+    imports: list[str], make: str, calls: list[str], state: str | None, invariants: dict[str, str]
+) -> CallTexts:
+    # The texts of a forged folder must not put more lines, or control characters, into a script.
+    def line(text: str) -> str:
+        return to_single_line(text, 1_000)
+
+    texts = {name: line(text) for name, text in invariants.items()}
+    return CallTexts(
+        tuple(map(line, imports)), line(make), tuple(map(line, calls)), None if state is None else line(state), texts
     )
 
 
