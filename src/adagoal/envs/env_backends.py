@@ -175,7 +175,7 @@ class InProcessEnv:
         """Turn exceptions of any kind, SystemExit included, into EnvironmentFailure."""
         try:
             yield
-        except KeyboardInterrupt:
+        except (KeyboardInterrupt, InputError):
             raise
         except BaseException as error:
             raise EnvironmentFailure(f"{self._env_name} {what} ({describe_exception(error)})", "env") from error

@@ -111,6 +111,8 @@ def machine(
     if not callable(make):
         raise InputError(f"must be a class or a function that makes a fresh object, got {make!r}", "make")
     _check_crashes(crashes)
+    if not isinstance(deterministic, bool):
+        raise InputError(f"must be True or False, got {deterministic!r}", "deterministic")
     if state is not None and not callable(state):
         raise InputError(f"must be a function of the object that returns a key, got {state!r}", "state")
     if is_rule_based(make):
@@ -126,7 +128,7 @@ def machine(
         calls = _parse_actions(actions)
         parts = MachineParts(_action_name(make), make, calls, state, _parse_allowed(allowed, calls))
     given = [*parts.invariants, *_parse_invariants(invariants)]
-    return StateMachineEnv(parts._replace(invariants=given), state, crashes, bool(deterministic))
+    return StateMachineEnv(parts._replace(invariants=given), state, crashes, deterministic)
 
 
 def is_rule_based(make: Any) -> TypeGuard[type]:
@@ -176,7 +178,9 @@ class StateMachineEnv(gymnasium.Env[Any, np.int64]):
         self._calls_since_reset.clear()
         self._has_failed = False
         self._object = self._parts.make(self.np_random) if self._passes_rng else self._parts.make()
-        return self._observe(None)
+        first = self._observe(None)
+        self._check_promise("", -1, "make()")
+        return first
 
     def step(self, action: np.int64 | int) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         """Make a call; return the key of the next state and the mask of its calls."""
@@ -197,13 +201,7 @@ class StateMachineEnv(gymnasium.Env[Any, np.int64]):
             text = f"{self._path()} raised {describe_exception(error)}, which crashes= does not name"
             raise EnvironmentFailure(text, "crashes") from error
         observation, info = self._observe(failure)
-        if self.deterministic and self._effects.setdefault((before, int(action)), self._key) != self._key:
-            shown = [to_single_line(key) for key in (before, self._effects[before, int(action)], self._key)]
-            raise InputError(
-                f"{call.label} in state {shown[0]} led to {shown[1]} once and to {shown[2]} now; leave it out, "
-                "or let state= return what makes the difference",
-                "deterministic",
-            )
+        self._check_promise(before, int(action), call.label)
         return observation, 0.0, False, False, info
 
     def _observe(self, failure: Failure | None) -> tuple[Any, dict[str, Any]]:
@@ -218,6 +216,14 @@ class StateMachineEnv(gymnasium.Env[Any, np.int64]):
             raise EnvironmentFailure(f"the function raised {describe_exception(error)}", "state") from error
         self._key = key_text(observation)
         return observation, {"action_mask": self._allowed_calls()}
+
+    def _check_promise(self, before: str, action: int, call: str) -> None:
+        """Refuse a call in the state ``before`` with another effect than the first time, if that was promised."""
+        first = self._effects.setdefault((before, action), self._key) if self.deterministic else self._key
+        if first != self._key:
+            place = f" in state {to_single_line(before)}" if before else ""
+            text = f"{call}{place} led to {to_single_line(first)} once and to {to_single_line(self._key)} now"
+            raise InputError(f"{text}; leave it out, or let state= return what makes the difference", "deterministic")
 
     def _failed_invariant(self) -> Failure | None:
         for invariant in self._parts.invariants:

@@ -62,25 +62,39 @@ def write_script(
     """
     texts = texts or CallTexts((), "env.reset()", (), None, {})
     calls = [texts.calls[a] if a < len(texts.calls) else f"env.step({a})" for a in path.actions]
-    imports, body = list(texts.imports), [texts.make]
+    body = [texts.make]
     # A failure and a key of the same text are different states.
     is_failure = texts.calls and find_state(Failure(label)) == path.end
     kind, _, name = label.partition(":") if is_failure else ("", "", "")
     if path.probability < 1.0:
         body.append(f"# the system is random: this happened in {path.probability:.3g} of such attempts")
-    if kind in ("crash", "fails"):
-        imports.insert(0, "import pytest")
-        last = f"assert {texts.invariants[name]} in (None, True)" if name in texts.invariants else calls.pop()
+    if kind == "crash" and calls:
         # A class that is no builtin would have to be imported, and its module is not known.
-        expected = name if kind == "crash" and hasattr(builtins, name) else "Exception"
-        body += [*calls, f"with pytest.raises({expected}):  # {label}", f"    {last}"]
+        expected = name if hasattr(builtins, name) else "Exception"
+        body += [*calls[:-1], f"with pytest.raises({expected}):  # {label}", f"    {calls[-1]}"]
+    elif kind == "fails" and name in texts.invariants:
+        check = f"assert {texts.invariants[name]} in (None, True)"
+        body += [*calls, f"with pytest.raises(Exception):  # {label}", f"    {check}"]
     else:
         literal = None if texts.state is None else _key_literal(label, path.end, find_state)
         body += [*calls, f"# state: {label}" if literal is None else f"assert {texts.state} == {literal}"]
     # A goal of any name becomes a function name.
     test = re.sub(r"\W+", "_", goal).strip("_").lower() or "goal"
-    lines = [*sorted(imports, key=lambda line: line.startswith("from")), "", "", f"def test_{test}():"]
-    return "\n".join(lines + [f"    {line}" for line in body]).lstrip("\n") + "\n"
+    lines = [f"def test_{test}():", *(f"    {line}" for line in body)]
+    return "\n".join([*_import_lines(texts.imports, body), *lines]) + "\n"
+
+
+def _import_lines(imports: Sequence[str], body: list[str]) -> list[str]:
+    """Return the imports that the lines of a test need, one line per module, and two empty lines."""
+    words = set(re.findall(r"\w+", "\n".join(body)))
+    names: dict[str, list[str]] = {}
+    for line in imports:
+        module, _, name = line.removeprefix("from ").partition(" import ")
+        if name in words:
+            names.setdefault(module, []).append(name)
+    lines = [f"from {module} import {', '.join(sorted(found))}" for module, found in sorted(names.items())]
+    lines = ["import pytest", *lines] if "pytest" in words else lines
+    return [*lines, "", ""] if lines else []
 
 
 def _key_literal(label: str, state: int, find_state: Callable[[Any], int | None]) -> str | None:

@@ -1,0 +1,79 @@
+"""The fixtures reach and explored, in runs of pytest of their own."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+SYSTEM = """
+import adagoal
+
+class Count:
+    def __init__(self):
+        self.n = 0
+
+    def up(self):
+        self.n += 1
+        if self.n == 5:
+            raise ValueError("five")
+
+    def down(self):
+        self.n = max(self.n - 1, 0)
+
+def n(count):
+    return count.n
+
+def big(n):
+    return n > 3
+
+def machine(**arguments):
+    return adagoal.machine(Count, ["up", "down"], n, deterministic=True, **arguments)
+"""
+
+
+def run(tmp_path: Path, body: str) -> str:
+    """Run a test in a process of its own, with nothing but the plug-in."""
+    (tmp_path / "system.py").write_text(SYSTEM)
+    (tmp_path / "test_it.py").write_text(f"from system import *\n\ndef test_it(reach, explored):\n    {body}\n")
+    options = ["-p", "adagoal.api.pytest_plugin", "-c", "/dev/null", "-rA", "-p", "no:cacheprovider"]
+    command = [sys.executable, "-m", "pytest", *options, str(tmp_path)]
+    return subprocess.run(command, env={"PYTHONPATH": str(ROOT / "src")}, capture_output=True, text=True).stdout
+
+
+@pytest.mark.parametrize(
+    ("body", "outcome", "text"),
+    [
+        ("reach(machine(), 3, within=4)", "1 passed", "3 is reached within 3 expected calls (certified after"),
+        ("reach(machine(), '4')", "1 passed", "assert n(machine) == 4"),
+        ("reach(machine(), big)", "1 passed", "big is reached within 4 expected calls"),
+        ("reach(machine(), 'crash:ValueError')", "1 passed", "with pytest.raises(ValueError)"),
+        ("reach(machine(), 4, within=3)", "1 failed", "4 cannot be reached within 3 calls: every way takes at least"),
+        ("reach(machine(), 'nowhere')", "1 failed", "nowhere cannot be reached within 20 calls"),
+        ("explored(machine(), radius=4)", "1 passed", "5 states within 4 calls (certified after"),
+        ("explored(machine())", "1 failed", "crash:ValueError within 10 calls (certified after"),
+        ("explored(machine(), expected=['crash:ValueError'])", "1 passed", "6 states within 10 calls"),
+        ("explored(machine(), radius=4, budget=3)", "1 failed", "nothing is certified, the run ended as 'budget'"),
+        ("explored(machine(invariants=[lambda c: c.n < 2]))", "1 failed", "fails:<lambda> within 10 calls"),
+    ],
+)
+def test_fixtures(tmp_path: Path, body: str, outcome: str, text: str) -> None:
+    output = run(tmp_path, body)
+    assert outcome in output, output
+    assert text in output
+    # The script is printed if there is a way to show.
+    assert ("machine.up()" in output) == ("reach" in body and outcome == "1 passed" or "explored(machine()" in body and "failed" in outcome or "invariants" in body)
+
+
+def test_pytest_loads_nothing_heavy() -> None:
+    code = "import sys, adagoal.api.pytest_plugin; print([m for m in ('numpy', 'numba', 'hypothesis') if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
+
+
+def test_the_entry_point_names_the_module() -> None:
+    text = (ROOT / "pyproject.toml").read_text()
+    assert '[project.entry-points.pytest11]\nadagoal = "adagoal.api.pytest_plugin"\n' in text
