@@ -54,6 +54,8 @@ def floor_and_door(lift: Lift) -> tuple[int, bool]:
     return lift.floor, lift.open
 
 
+# A script calls the rules without adagoal, and assume() warns there.
+@pytest.mark.filterwarnings("ignore:Using `assume` outside")
 @pytest.mark.parametrize("state", [None, floor_and_door])
 def test_a_class_is_taken_unchanged(state: Any) -> None:
     Lift.torn_down = 0

@@ -9,6 +9,7 @@ pytest imports this module in every run, so it imports the rest of adagoal only 
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, Any
 
@@ -50,10 +51,13 @@ def assert_reachable(machine: Any, goal: Any, within: float = 20, **arguments: A
     label = label if isinstance(label, str) else to_single_line(key_text(label))
     result = _explore(machine, within, arguments, {label: goal} if callable(goal) else [label])
     if not result.goals:
-        lower = result.certificate(label).lower
-        pytest.fail(
-            f"{label} cannot be reached within {within:g} calls: every way takes at least {lower:.3g}{_cost(result)}"
+        number = result.goal(label)
+        known = result.certificates.get(number)
+        near = difflib.get_close_matches(label, result.view.labels, n=3, cutoff=0.0)
+        reason = (
+            f"every way takes at least {known.lower:.3g}" if known else f"no state is called so, but {', '.join(near)}"
         )
+        pytest.fail(f"{label} cannot be reached within {within:g} calls: {reason}{_cost(result)}")
     print(f"{label} is reached within {result.certificate(label).upper:.3g} expected calls{_cost(result)}")
     print(result.script(label))
     return result

@@ -106,7 +106,7 @@ def machine(
     >>> stack = adagoal.machine(list, {"append": [1], "pop": []}, len, deterministic=True)
     >>> result = adagoal.explore(stack, radius=3, epsilon=0.5)
     >>> [result.label(state) for state in result.goals]
-    ['0', 'crash:IndexError', '1', '2', '3']
+    ['0', '1', '2', '3', 'crash:IndexError']
     """
     if not callable(make):
         raise InputError(f"must be a class or a function that makes a fresh object, got {make!r}", "make")
