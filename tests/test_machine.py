@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 import math
 import random
+import re
 import subprocess
 import sys
 import threading
@@ -17,6 +18,7 @@ import numpy as np
 import pytest
 
 import adagoal
+from adagoal.api.pytest_plugin import assert_explored, assert_reachable
 from adagoal.core.types import Failure
 from adagoal.envs.observation_keys import key_text
 
@@ -352,3 +354,26 @@ def test_bad_input_is_one_line(arguments: tuple[Any, ...], message: str) -> None
     with pytest.raises(adagoal.InputError, match=message) as raised:
         adagoal.machine(*given, **named)
     assert "\n" not in str(raised.value)
+
+
+def test_the_examples_of_the_page(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    page = (EXAMPLE.parents[1] / "docs" / "state-machines.md").read_text()
+    monkeypatch.chdir(EXAMPLE.parents[1])
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    space: dict[str, Any] = {"__name__": "page"}
+    for block in re.findall(r"```python\n(.*?)```", page, re.S):
+        exec(block, space)
+    space["test_half_open_is_reached"](assert_reachable)
+    space["test_nothing_fails"](assert_explored)
+    printed = capsys.readouterr().out
+    for block in re.findall(r"```text\n(.*?)```", page, re.S):
+        assert block in printed
+    rows = re.findall(r"\| (.*?) \| ([\d.]+) \| ([\d,]+) \| ([\d.]+) to ([\d.]+) \|", page)
+    assert len(rows) == 3
+    for given, epsilon, calls, lower, upper in rows:
+        world = adagoal.machine(
+            breaker.Breaker, {"request": [True, False], "tick": []}, breaker.state, deterministic="=" in given
+        )
+        result = adagoal.explore(world, 10, float(epsilon), seed=100)
+        assert f"{world.n_calls:,}" == calls
+        assert result.certificate("('HALF_OPEN', 0, 0)") == pytest.approx((float(lower), float(upper)), abs=0.005)
