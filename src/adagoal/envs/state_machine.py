@@ -185,7 +185,7 @@ class StateMachineEnv(gymnasium.Env[Any, np.int64]):
     def step(self, action: np.int64 | int) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         """Make a call; return the key of the next state and the mask of its calls."""
         before, call = self._key, self._parts.calls[int(action)]
-        # Only methods that ignore action masks come here: a failed object stays as it is until the reset.
+        # Only methods that ignore action masks come here: nothing changes a failed object before the reset.
         if self._has_failed:
             return Failure(before), 0.0, False, False, {"action_mask": self._no_calls()}
         self._calls_since_reset.append(call.label)
