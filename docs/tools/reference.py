@@ -59,7 +59,7 @@ TASKS = {
     "Check an answer": ("audit", "play", "Trial", "check_env", "Check"),
     "Show and export": ("show", "Page", "export"),
     "Train and certify": ("train", "certify", "Certification"),
-    "Bring a model": ("Model", "mixture"),
+    "Bring a model": ("Model", "mixture", "machine"),
     "Handle errors": ("InputError",),
 }
 """The public names by task, in the order of the page."""
