@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -36,12 +37,24 @@ def machine(**arguments):
 
 
 def run(tmp_path: Path, body: str) -> str:
-    """Run a test in a process of its own, with nothing but the plug-in."""
+    """Run a test with both fixtures."""
     (tmp_path / "system.py").write_text(SYSTEM)
     (tmp_path / "test_it.py").write_text(f"from system import *\n\ndef test_it(reach, explored):\n    {body}\n")
-    options = ["-p", "adagoal.api.pytest_plugin", "-c", "/dev/null", "-rA", "-p", "no:cacheprovider"]
-    command = [sys.executable, "-m", "pytest", *options, str(tmp_path)]
-    return subprocess.run(command, env={"PYTHONPATH": str(ROOT / "src")}, capture_output=True, text=True).stdout
+    return run_pytest(tmp_path)
+
+
+def run_pytest(tmp_path: Path) -> str:
+    """Run the tests of a folder in another process, which finds the plug-in by the entry point of pyproject.toml."""
+    points = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["entry-points"]["pytest11"]
+    # In an installed adagoal the same point is there twice, and pytest takes one of them.
+    installed = tmp_path / "plugin-0.dist-info"
+    installed.mkdir()
+    (installed / "METADATA").write_text("Metadata-Version: 2.1\nName: plugin\nVersion: 0\n")
+    lines = [f"{name} = {module}" for name, module in points.items()]
+    (installed / "entry_points.txt").write_text("\n".join(["[pytest11]", *lines]) + "\n")
+    command = [sys.executable, "-m", "pytest", "-c", "/dev/null", "-rA", "-p", "no:cacheprovider", str(tmp_path)]
+    place = {"PYTHONPATH": f"{ROOT / 'src'}:{tmp_path}"}
+    return subprocess.run(command, env=place, capture_output=True, text=True).stdout
 
 
 @pytest.mark.parametrize(
@@ -69,12 +82,15 @@ def test_fixtures(tmp_path: Path, body: str, outcome: str, text: str) -> None:
     assert ("machine.up()" in output) == has_way
 
 
+def test_the_example(tmp_path: Path) -> None:
+    for file in (ROOT / "examples" / "circuit-breaker").glob("*.py"):
+        (tmp_path / file.name).write_text(file.read_text())
+    output = run_pytest(tmp_path)
+    assert "2 passed, 1 xfailed" in output, output
+    assert "is reached within 7 expected calls" in output
+
+
 def test_pytest_loads_nothing_heavy() -> None:
     code = "import sys, adagoal.api.pytest_plugin; print({'numpy', 'numba', 'hypothesis'} & set(sys.modules) or 'none')"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "none\n"
-
-
-def test_the_entry_point_names_the_module() -> None:
-    text = (ROOT / "pyproject.toml").read_text()
-    assert '[project.entry-points.pytest11]\nadagoal = "adagoal.api.pytest_plugin"\n' in text
