@@ -60,7 +60,7 @@ TASKS = {
     "Show and export": ("show", "Page", "plot", "export"),
     "Compare methods": ("compare", "Comparison"),
     "Train and certify": ("train", "certify", "Certification"),
-    "Bring a model": ("Model", "mixture"),
+    "Bring a model": ("Model", "mixture", "machine"),
     "Handle errors": ("InputError",),
 }
 """The public names by task, in the order of the page."""

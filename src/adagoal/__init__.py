@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from adagoal.core.tabular_policy import Policy
     from adagoal.envs.mixture_models import mixture
     from adagoal.envs.model import Model
+    from adagoal.envs.state_machine import machine
     from adagoal.report.show import Page, plot, show
     from adagoal.runs.result import Certificate, Result
 
@@ -48,6 +49,7 @@ __all__ = [
     "explore",
     "export",
     "load",
+    "machine",
     "mixture",
     "play",
     "plot",
@@ -75,6 +77,7 @@ _MODULE_OF_NAME = {
         "certification.certificate": ["Certification"],
         "envs.mixture_models": ["mixture"],
         "envs.model": ["Model"],
+        "envs.state_machine": ["machine"],
         "report.show": ["Page", "plot", "show"],
         "runs.result": ["Certificate", "Result"],
     }.items()

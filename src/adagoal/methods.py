@@ -59,6 +59,7 @@ class ExplorationProblem:
 
 def build_certified(p: ExplorationProblem, branching: int | None = None) -> PlanningEstimates:
     """Certified bounds (the default). branching: no pair has more than this many successors, if you know it."""
+    branching = branching if branching is not None else getattr(p.env, "branching", None)
     _check_branching(p.env, branching)
     if p.reach is not None:
         from adagoal.reachability.restarted_balls import RestartedBalls
@@ -282,7 +283,9 @@ def _check_positive_integer(name: str, value: int | None) -> None:
 def _check_branching(env: TabularEnv, branching: int | None) -> None:
     _check_positive_integer("branching", branching)
     if branching is not None:
-        env.add_warning(f"the certificate holds only if no pair has more than {branching} successors, as you declared")
+        promise = "an action in a state always leads to the same state"
+        promise = promise if branching == 1 else f"no pair has more than {branching} successors"
+        env.add_warning(f"the certificate holds only if {promise}, as you declared")
 
 
 def _baseline_arguments(p: ExplorationProblem) -> tuple[TransitionCounts, float, float, float, GoalSpace]:

@@ -141,7 +141,9 @@ class ConfidenceSets:
     def local_lower_bounds(self, V: Floats, probe: Actions, probing: bool, cap: float) -> LocalLowerBounds:
         """Return lower bounds V [columns, S] that an episode raises with the radii of the moment."""
         c, log = self.counts, float(self.union_logs[0]) + math.log(N_LEVELS)
-        return LocalLowerBounds(V, probe, probing, self.q, log, self.complete, *self.kl_ball, cap, c.start, c.n_actions)
+        # A pair that can have one successor has no unseen mass from its first try on, which may follow this plan.
+        q = self.q if self.branching > 1 else np.zeros_like(self.q)
+        return LocalLowerBounds(V, probe, probing, q, log, self.complete, *self.kl_ball, cap, c.start, c.n_actions)
 
     def invalidate_radii(self) -> None:
         """Make the next update compute all radii again."""

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from adagoal.core.errors import EnvironmentFailure, InputError, describe_exception, to_single_line
 from adagoal.core.file_formats import ArraySchema, ArraySpec, check_arrays, check_json_value
-from adagoal.core.types import Bools, Floats, Longs
+from adagoal.core.types import Bools, Failure, Floats, Longs
 from adagoal.core.user_code import USER_CODE_SECTION
 
 GoalValue = bool | int | float | str | bytes | tuple["GoalValue", ...] | None
@@ -211,6 +211,9 @@ class ValueLabeler:
         self._value_of_name: dict[str, GoalValue] = {}
 
     def __call__(self, state: int, observation: Any, label: str) -> list[str]:
+        # A failure is a goal of its own: the function is about keys of the system that failed.
+        if isinstance(observation, Failure):
+            return [str(observation)]
         with _convert_user_errors("the function", observation):
             value = to_goal_value(self._function(observation))
         if value is None:
@@ -248,6 +251,8 @@ class PredicateLabeler:
     def _contains(name: str, given: ObservationFunction | Collection[int], state: int, observation: Any) -> bool:
         if not callable(given):
             return state in given
+        if isinstance(observation, Failure):
+            return False
         with _convert_user_errors(f"the goal {name!r}", observation):
             return bool(given(observation))
 

@@ -41,6 +41,20 @@ class ObservedStates(NamedTuple):
     digests: NDArray[np.uint8] = np.zeros((0, DIGEST_BYTES), np.uint8)  # [N, DIGEST_BYTES]; 0 without an observation
 
 
+class Failure(str):
+    """The observation of a state machine after an exception ("crash:TYPE") or a failed invariant ("fails:NAME")."""
+
+
+class CallTexts(NamedTuple):
+    """The actions as Python text, from which ``Result.script`` puts a test together."""
+
+    imports: tuple[str, ...]  # lines
+    make: str  # the line that makes the object
+    calls: tuple[str, ...]  # one line per action
+    state: str | None  # expression for the key of a state; None if the function has no name
+    invariants: Mapping[str, str]  # expressions by name
+
+
 def state_label(labels: Sequence[str], state: int) -> str:
     """Return the label of a state as plain text, or its number if it has no label."""
     return to_single_line(labels[state]) if state < len(labels) else str(state)

@@ -122,6 +122,8 @@ class InProcessEnv:
     def label(self) -> str:
         """Return the last observation in a few words."""
         base, last = self._unwrapped_env, self._last_observation
+        if self.spaces.key_format["kind"] == "key" and not isinstance(last, str):
+            last = observation_keys.key_text(last)
         return to_single_line(observation_keys.minigrid_state_label(base) if self._is_minigrid else last)
 
     def observation(self) -> Any:
@@ -173,7 +175,7 @@ class InProcessEnv:
         """Turn exceptions of any kind, SystemExit included, into EnvironmentFailure."""
         try:
             yield
-        except KeyboardInterrupt:
+        except (KeyboardInterrupt, InputError):
             raise
         except BaseException as error:
             raise EnvironmentFailure(f"{self._env_name} {what} ({describe_exception(error)})", "env") from error

@@ -24,7 +24,7 @@ from adagoal.core.errors import EnvironmentFailure, InputError, to_single_line
 from adagoal.core.file_formats import COUNT_SCHEMA, check_json_value, object_schema
 from adagoal.core.goal_space import GoalSpace
 from adagoal.core.transition_data import TransitionCounts
-from adagoal.core.types import Floats, ObservedStates
+from adagoal.core.types import CallTexts, Floats, ObservedStates
 from adagoal.envs import episode_loop, observation_keys
 from adagoal.envs.base_env import BaseEnv, CountingEnv, Diagnostics, EnvProperties, MonitoredEnv
 from adagoal.envs.env_backends import DEFAULT_MAX_STATES, ActionMask, EnvBackend, InProcessEnv, SubprocessEnv
@@ -68,7 +68,9 @@ class IndexedEnv:
             self.start, self.state_bound = 0, max_states or DEFAULT_MAX_STATES
             self.initial_states = min(self.INITIAL_STATES, self.state_bound)
             self.state_numbers = {} if self.has_virtual_start else {start_keys.pop(): 0}
-            self.labels = ("start",)
+            # The key of a state machine is its label; other observations may be long.
+            has_key = backend.spaces.key_format["kind"] == "key" and not self.has_virtual_start
+            self.labels = (backend.label() if has_key else "start",)
 
     def get_properties(self) -> EnvProperties:
         """Return what is known before the first step."""
@@ -271,6 +273,8 @@ class GymAdapter(MonitoredEnv):
         self._position = [self.start, -1, 0]  # state, goal column (-1: none), steps of the episode
         self._env_seed: int | None = None  # of the environment's randomness; None before the first rollout
         self._state_unknown = False  # True after a step that failed or was interrupted
+        self.branching: int | None = None  # promised bound on the successors of a pair
+        self.call_texts: CallTexts | None = None  # of a state machine
 
     @property
     def backend(self) -> EnvBackend:

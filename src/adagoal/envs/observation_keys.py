@@ -7,8 +7,12 @@ itself: all objects with colour, state and content, position and direction of th
 
 from __future__ import annotations
 
+import collections
+import copyreg
+import enum
 import functools
 import hashlib
+import inspect
 import json
 import operator
 from collections.abc import Callable, Mapping
@@ -19,7 +23,7 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 
 from adagoal.core.errors import InputError
-from adagoal.core.types import DIGEST_BYTES
+from adagoal.core.types import DIGEST_BYTES, Failure
 from adagoal.core.user_code import USER_CODE_SECTION
 
 StateKey = int | str | bytes | tuple["StateKey", ...]
@@ -38,6 +42,8 @@ def describe_space(space: spaces.Space[Any]) -> dict[str, Any]:
     """Describe as JSON how observations of a space become keys; :func:`make_key_reader` reads it."""
     if isinstance(space, spaces.Discrete):
         return {"kind": "whole"}
+    if isinstance(space, KeySpace):
+        return {"kind": "key"}
     if isinstance(space, spaces.Text):
         return {"kind": "text"}
     if isinstance(space, spaces.Box | spaces.MultiDiscrete | spaces.MultiBinary):
@@ -59,6 +65,8 @@ def make_key_reader(space: Mapping[str, Any]) -> Callable[[Any], StateKey]:
         return _integer_key
     if kind == "text":
         return str
+    if kind == "key":
+        return key_text
     if kind == "array":
         return functools.partial(_array_key, np.dtype(space["dtype"]), tuple(space["shape"]))
     if kind == "minigrid":
@@ -70,6 +78,80 @@ def make_key_reader(space: Mapping[str, Any]) -> Callable[[Any], StateKey]:
         return lambda observation: tuple(part(value) for part, value in zip(parts, observation, strict=True))
     names = space["names"]
     return lambda observation: tuple(part(observation[name]) for name, part in zip(names, parts, strict=True))
+
+
+class KeySpace(spaces.Space[Any]):
+    """Observations of state machines: any value that :func:`key_text` can write."""
+
+    def contains(self, x: Any) -> bool:
+        """Return whether the value can be a key."""
+        try:
+            return bool(key_text(x))
+        except InputError:
+            return False
+
+    def __repr__(self) -> str:
+        return "KeySpace()"
+
+
+def key_text(value: Any, place: str = "", inside: tuple[int, ...] = ()) -> str:
+    """Return a value as text that is equal only for equal values: containers and attributes part by part.
+
+    It may tell apart what Python calls equal, such as 1 and True, or dictionaries in another order: more states than
+    needed never make a certificate wrong. ``place`` names the value in messages, ``inside`` are the ids of the objects
+    around it.
+    """
+    kind = type(value)
+    if isinstance(value, Failure):
+        return str(value)
+    if isinstance(value, enum.Enum):
+        return f"{kind.__name__}.{value.name}"
+    if value is None or kind in (bool, int, float, complex, str, bytes, range):
+        return repr(value)
+    if kind.__module__ in ("datetime", "decimal", "pathlib", "uuid"):
+        return repr(value)
+    # A class, or a function that keeps nothing from call to call. Several lambdas would have one name.
+    if isinstance(value, type) or (inspect.isroutine(value) and value.__qualname__.isidentifier()):
+        return f"{value.__module__}.{value.__qualname__}"
+    where = place.lstrip(".") or "the value"
+    if id(value) in inside:
+        raise InputError(f"{where} refers to itself; give a function state= that returns a simpler key", "state")
+
+    def part(item: Any, name: str) -> str:
+        return key_text(item, place + name, (*inside, id(value)))
+
+    if isinstance(value, np.ndarray | np.generic):
+        return f"{value.dtype}{part(value.tolist(), '')}"
+    if isinstance(value, dict):
+        # With their order, which programs such as caches depend on.
+        shown = "{" + ", ".join(f"{part(k, '')}: {part(v, f'[{k!r}]')}" for k, v in value.items()) + "}"
+    elif isinstance(value, tuple | list | collections.deque | set | frozenset):
+        parts = [part(item, f"[{i}]") for i, item in enumerate(value)]
+        items = ", ".join(sorted(parts) if isinstance(value, set | frozenset) else parts)
+        shown = f"[{items}]" if isinstance(value, list) else f"({items},)" if len(parts) == 1 else f"({items})"
+    elif isinstance(value, int | float | complex | str | bytes):
+        shown = repr(kind.__mro__[-2](value))
+    elif _has_hidden_state(kind):
+        # A lock, a file or a random generator.
+        text = f"{where} has the type {kind.__name__}, which cannot be compared; give a function state= that returns"
+        raise InputError(f"{text} a key", "state")
+    else:
+        shown = ""
+    if kind in (dict, tuple, list):
+        return shown
+    names = [name for name in (*copyreg._slotnames(kind), *getattr(value, "__dict__", ())) if hasattr(value, name)]  # type: ignore[attr-defined]
+    attributes = [f"{name}={part(getattr(value, name), f'.{name}')}" for name in names]
+    return f"{kind.__name__}({', '.join([shown] * bool(shown) + attributes)})"
+
+
+def _has_hidden_state(kind: type) -> bool:
+    """Return whether objects of a class keep more than their attributes, in memory that Python does not show."""
+    try:
+        # Python refuses this if the class extends one that is written in C.
+        object.__new__(kind)
+    except TypeError:
+        return True
+    return kind is object
 
 
 def hash_state_key(key: StateKey) -> bytes:

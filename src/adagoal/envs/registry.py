@@ -29,6 +29,7 @@ from adagoal.envs.gym_adapter import GymAdapter, StartSeed
 from adagoal.envs.model import TabularMDP
 from adagoal.envs.parallel_env import ParallelEnv
 from adagoal.envs.simulator import ModelSimulator
+from adagoal.envs.state_machine import StateMachineEnv
 from adagoal.parallel.worker_process import WorkerFactory, WorkerProcess
 from adagoal.settings.exploration import ExecutionOptions, ExplorationSettings
 from adagoal.settings.fields import check_arguments
@@ -169,6 +170,11 @@ def make_single_env(
         )
         if model is not None:
             adapter.labels, adapter.layout = model.labels, model.layout
+        if isinstance(env.unwrapped, StateMachineEnv):
+            adapter.call_texts = env.unwrapped.call_texts
+            if env.unwrapped.deterministic:
+                # The promise covers the reset, which is one more call.
+                adapter.branching, adapter.start_is_certain = 1, True
         return adapter, name
     if hasattr(env, "rollout") and not isinstance(env, TabularMDP):
         return env, env.name

@@ -20,7 +20,7 @@ from adagoal.core.file_formats import COUNT_SCHEMA, ArraySpec, nullable_schema, 
 from adagoal.core.file_io import FileContents
 from adagoal.core.goal_space import GoalSpace
 from adagoal.core.transition_data import TransitionCounts
-from adagoal.core.types import DIGEST_BYTES, GridLayout, resolve_number
+from adagoal.core.types import DIGEST_BYTES, CallTexts, GridLayout, resolve_number
 from adagoal.envs import observation_keys
 from adagoal.runs.folder_reader import MANIFEST_FORMAT, FolderFiles, RunKind
 from adagoal.settings.exploration import ExplorationSettings
@@ -38,6 +38,7 @@ class StateMetadata:
     layout: GridLayout | None = None
     observation_space: dict[str, Any] | None = None  # see :class:`adagoal.core.types.ObservedStates`
     actions: tuple[str, ...] = ()  # names of the actions of a log
+    call_texts: CallTexts | None = None  # of a state machine
 
     file_name = "view.json"
 
@@ -51,7 +52,8 @@ class StateMetadata:
         observed = env.observed_states() if hasattr(env, "observed_states") else None
         key_format = None if observed is None else observed.key_format
         actions = tuple(getattr(env, "action_labels", ()))
-        return StateMetadata(env.start, tuple(env.labels), env.layout, key_format, actions)
+        calls = getattr(env, "call_texts", None)
+        return StateMetadata(env.start, tuple(env.labels), env.layout, key_format, actions, calls)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON form."""
@@ -63,7 +65,8 @@ class StateMetadata:
         # Labels are text from user code; a terminal or a browser would obey control characters in them.
         labels = [to_single_line(label) for label in self.labels]
         data = {"start": self.start, "labels": labels, "layout": layout, "space": self.observation_space}
-        return data | ({"actions": list(map(to_single_line, self.actions))} if self.actions else {})
+        data |= {"actions": list(map(to_single_line, self.actions))} if self.actions else {}
+        return data if self.call_texts is None else data | {"calls": self.call_texts._asdict()}
 
     def file_contents(self) -> FileContents:
         """Return the file."""
@@ -82,7 +85,8 @@ def read_state_metadata(files: FolderFiles, n_states: int) -> StateMetadata:
     if too_few_cells or len(data["labels"]) > n_states or not 0 <= (data["start"] or 0) < n_states:
         raise InputError(f"{path}: damaged, or from another run (this one has {n_states} states)")
     actions = tuple(map(to_single_line, data.get("actions", ())))
-    return StateMetadata(data["start"], tuple(data["labels"]), layout, data["space"], actions)
+    calls = None if "calls" not in data else _parse_call_texts(**data["calls"])
+    return StateMetadata(data["start"], tuple(data["labels"]), layout, data["space"], actions, calls)
 
 
 def _metadata_schema() -> dict[str, Any]:
@@ -93,16 +97,33 @@ def _metadata_schema() -> dict[str, Any]:
     # Cells begin at -1, because a state that is not on the map has the cell (-1, -1).
     marks = {"type": "object", "additionalProperties": pairs(0)}
     layout = object_schema(shape=pairs(1)["items"], cells=pairs(-1), walls=pairs(0), marks=marks)
-    texts = {"type": "array", "items": {"type": "string"}}
+    text, lines = {"type": "string"}, {"type": "array", "items": {"type": "string"}}
+    texts = {"type": "object", "additionalProperties": text}
     schema = object_schema(
         start=nullable_schema(COUNT_SCHEMA),
-        labels=texts,
+        labels=lines,
         layout=nullable_schema(layout),
         space=nullable_schema({"type": "object"}),
     )
-    # Only the result of a log has names of actions.
-    schema["properties"]["actions"] = texts
+    # Only the result of a log has names of actions, and only the folder of a state machine has calls.
+    schema["properties"]["actions"] = lines
+    schema["properties"]["calls"] = object_schema(
+        imports=lines, make=text, calls=lines, state=nullable_schema(text), invariants=texts
+    )
     return schema
+
+
+def _parse_call_texts(
+    imports: list[str], make: str, calls: list[str], state: str | None, invariants: dict[str, str]
+) -> CallTexts:
+    # The texts of a forged folder must not put more lines, or control characters, into a script.
+    def line(text: str) -> str:
+        return to_single_line(text, 1_000)
+
+    texts = {name: line(text) for name, text in invariants.items()}
+    return CallTexts(
+        tuple(map(line, imports)), line(make), tuple(map(line, calls)), None if state is None else line(state), texts
+    )
 
 
 def _parse_layout(

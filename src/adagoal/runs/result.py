@@ -36,6 +36,7 @@ from adagoal.runs.exploration_files import (
 from adagoal.runs.folder_reader import MANIFEST_FORMAT, FolderFiles, RunKind, SavedRun, read_saved_run
 from adagoal.runs.result_text import Measure, measure_of, result_to_html
 from adagoal.runs.run_folder import open_locked_folder
+from adagoal.runs.script import most_likely_path, write_script
 from adagoal.settings.exploration import ExplorationSettings
 
 if TYPE_CHECKING:
@@ -238,6 +239,37 @@ class Result:
         if self.view.start is not None:
             finder = StateFinder(self.view, self.arrays.get("observations"), self.n_states)
         return Policy(number, table, self.reset_action, finder, one_attempt=self.setting.within is not None)
+
+    def script(self, goal: int | str) -> str:
+        """Return a test in Python that makes the calls on the most likely way to a goal.
+
+        Without randomness it is the shortest way. The calls are those of :func:`adagoal.machine`, or steps of a
+        Gymnasium environment.
+
+        Parameters
+        ----------
+        goal: number or name of a goal that was seen.
+
+        Examples
+        --------
+        >>> stack = adagoal.machine(list, {"append": [1], "pop": []}, len, deterministic=True)
+        >>> print(adagoal.explore(stack, radius=3, epsilon=0.5).script("2"))
+        def test_2():
+            machine = list()
+            machine.append(1)
+            machine.append(1)
+            assert len(machine) == 2
+        <BLANKLINE>
+        """
+        if self.view.start is None:
+            raise InputError("the result does not name its start, so no script can be written")
+        digests, start = self.arrays.get("observations"), self.view.start
+        path = most_likely_path(self.arrays, self.reset_action, start, self.members(goal))
+        # A random start is drawn in a state of its own, which has no observation; no call leads out of it.
+        if digests is not None and start < len(digests) and not digests[start].any():
+            path = path._replace(actions=path.actions[1:])
+        find_state, name = StateFinder(self.view, digests, self.n_states), self.goal_label(self.goal(goal))
+        return write_script(self.view.call_texts, path, self.label(path.end), name, find_state)
 
     def _goal_number(self, goal: int | str) -> int:
         return self.goal(goal) if isinstance(goal, str) else goal

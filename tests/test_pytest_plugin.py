@@ -1,0 +1,96 @@
+"""The fixtures reach and explored, in runs of pytest of their own."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+SYSTEM = """
+import adagoal
+
+class Count:
+    def __init__(self):
+        self.n = 0
+
+    def up(self):
+        self.n += 1
+        if self.n == 5:
+            raise ValueError("five")
+
+    def down(self):
+        self.n = max(self.n - 1, 0)
+
+def n(count):
+    return count.n
+
+def big(n):
+    return n > 3
+
+def machine(**arguments):
+    return adagoal.machine(Count, ["up", "down"], n, deterministic=True, **arguments)
+"""
+
+
+def run(tmp_path: Path, body: str) -> str:
+    """Run a test with both fixtures."""
+    (tmp_path / "system.py").write_text(SYSTEM)
+    (tmp_path / "test_it.py").write_text(f"from system import *\n\ndef test_it(reach, explored):\n    {body}\n")
+    return run_pytest(tmp_path)
+
+
+def run_pytest(tmp_path: Path) -> str:
+    """Run the tests of a folder in another process, which finds the plug-in by the entry point of pyproject.toml."""
+    points = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["entry-points"]["pytest11"]
+    # In an installed adagoal the same point is there twice, and pytest takes one of them.
+    installed = tmp_path / "plugin-0.dist-info"
+    installed.mkdir()
+    (installed / "METADATA").write_text("Metadata-Version: 2.1\nName: plugin\nVersion: 0\n")
+    lines = [f"{name} = {module}" for name, module in points.items()]
+    (installed / "entry_points.txt").write_text("\n".join(["[pytest11]", *lines]) + "\n")
+    command = [sys.executable, "-m", "pytest", "-c", "/dev/null", "-rA", "-p", "no:cacheprovider", str(tmp_path)]
+    place = {"PYTHONPATH": f"{ROOT / 'src'}:{tmp_path}"}
+    return subprocess.run(command, env=place, capture_output=True, text=True).stdout
+
+
+@pytest.mark.parametrize(
+    ("body", "outcome", "text"),
+    [
+        ("reach(machine(), 3, within=4)", "1 passed", "3 is reached within 3 expected calls (certified after"),
+        ("reach(machine(), '4')", "1 passed", "assert n(machine) == 4"),
+        ("reach(machine(), big)", "1 passed", "big is reached within 4 expected calls"),
+        ("reach(machine(), 'crash:ValueError')", "1 passed", "with pytest.raises(ValueError)"),
+        ("reach(machine(), 4, within=3)", "1 failed", "4 cannot be reached within 3 calls: every way takes at least"),
+        ("reach(machine(), 'nowhere')", "1 failed", "within 20 calls: no state is called so, but "),
+        ("explored(machine(), radius=4)", "1 passed", "5 states within 4 calls (certified after"),
+        ("explored(machine())", "1 failed", "crash:ValueError within 10 calls (certified after"),
+        ("explored(machine(), expected=['crash:ValueError'])", "1 passed", "6 states within 10 calls"),
+        ("explored(machine(), radius=4, budget=3)", "1 failed", "nothing is certified, the run ended as 'budget'"),
+        ("explored(machine(invariants=[lambda c: c.n < 2]))", "1 failed", "fails:<lambda> within 10 calls"),
+    ],
+)
+def test_fixtures(tmp_path: Path, body: str, outcome: str, text: str) -> None:
+    output = run(tmp_path, body)
+    assert outcome in output, output
+    assert text in output
+    # The script is printed if there is a way to show.
+    has_way = ("passed" in outcome) if "reach" in body else ("failed" in outcome and "budget" not in body)
+    assert ("machine.up()" in output) == has_way
+
+
+def test_the_example(tmp_path: Path) -> None:
+    for file in (ROOT / "examples" / "circuit-breaker").glob("*.py"):
+        (tmp_path / file.name).write_text(file.read_text())
+    output = run_pytest(tmp_path)
+    assert "2 passed, 1 xfailed" in output, output
+    assert "is reached within 7 expected calls" in output
+
+
+def test_pytest_loads_nothing_heavy() -> None:
+    code = "import sys, adagoal.api.pytest_plugin; print({'numpy', 'numba', 'hypothesis'} & set(sys.modules) or 'none')"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "none\n"
