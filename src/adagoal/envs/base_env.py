@@ -342,8 +342,10 @@ class CountingEnv:
         """Raise the bound of a column at a state, with all counts up to the last step; return the greedy action."""
         # Only counts are updated here. The log, the tests and the visits wait for the flush.
         counts, pending = self._counts, self._pending
-        for i in range(2 * int(self._n_counted[0]), len(pending), 2):
-            self._count_transitions(np.array(pending[i : i + 1]), np.array(pending[i + 1 : i + 2]), i // 2)
+        first = int(self._n_counted[0])
+        if 2 * first < len(pending):
+            moves, next_states = np.array(pending[2 * first :: 2]), np.array(pending[2 * first + 1 :: 2])
+            self._count_transitions(moves, next_states, first)
         return int(backup_state(state, column, local, counts.successor, counts.count, counts.support, counts.n))
 
     def _record_failure(self, error: BaseException) -> None:

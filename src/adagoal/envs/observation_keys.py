@@ -133,11 +133,47 @@ def is_minigrid_env(base: Any) -> bool:
     return all(hasattr(base, name) for name in ("grid", "agent_pos", "agent_dir", "carrying", "max_steps"))
 
 
+class MiniGridKeyReader:
+    """Reads the key of the full state of a MiniGrid environment.
+
+    Most steps move nothing but the agent. So the keys of empty cells and walls are joined once, and again when an
+    object enters or leaves a cell. Other objects, for instance doors, may change in place and are encoded every time.
+    """
+
+    def __init__(self, base: Any) -> None:
+        self._minigrid_env = base
+        self._cells: list[Any] = []  # at the last call
+        self._parts: list[bytes] = []  # keys of the cells; those of neighbouring empty cells and walls are joined
+        self._object_places: list[tuple[int, int]] = []  # (part, cell) of every other object
+
+    def __call__(self) -> bytes:
+        """Return the key of the current state."""
+        base = self._minigrid_env
+        cells, (x, y) = base.grid.grid, base.agent_pos
+        # Lists compare their entries by identity first, so an unchanged grid takes a few microseconds.
+        if cells != self._cells:
+            self._join_constant_cells(cells)
+        for part, cell in self._object_places:
+            self._parts[part] = _minigrid_object_key(cells[cell])
+        head = bytes((x, y, base.agent_dir)) + _minigrid_object_key(base.carrying)
+        return head + b"".join(self._parts) + str(base.mission).encode()
+
+    def _join_constant_cells(self, cells: list[Any]) -> None:
+        self._cells, self._parts, self._object_places = list(cells), [], []
+        constant: list[bytes] = []
+        for cell, thing in enumerate(cells):
+            if thing is None or thing.type == "wall":
+                constant.append(_minigrid_object_key(thing))
+                continue
+            self._parts += b"".join(constant), b""
+            self._object_places.append((len(self._parts) - 1, cell))
+            constant.clear()
+        self._parts.append(b"".join(constant))
+
+
 def minigrid_state_key(base: Any) -> bytes:
     """Return the key of the full state of a MiniGrid environment."""
-    x, y = base.agent_pos
-    objects = (_minigrid_object_key(thing) for thing in (base.carrying, *base.grid.grid))
-    return bytes((x, y, base.agent_dir)) + b"".join(objects) + str(base.mission).encode()
+    return MiniGridKeyReader(base)()
 
 
 def _minigrid_object_key(thing: Any) -> bytes:
