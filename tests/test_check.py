@@ -187,7 +187,7 @@ def test_models_and_matrices_are_looked_at() -> None:
     assert adagoal.check_env(matrix / 2).errors == ["state 0, action 0: the probabilities sum to 0.5, not to one"]
     assert adagoal.check_env(matrix, start="random").errors[0].startswith("start: random is for Gymnasium")
     assert adagoal.check_env(SLIPPERY, env_args={"slip": 0}).errors[0].startswith("env_args: chain is a complete model")
-    assert adagoal.check_env(SLIPPERY, set_goal=passed_over).errors[0].startswith("set_goal: is for")
+    assert adagoal.check_env(SLIPPERY, set_goal=passed_over).errors[0].startswith("set_goal: works for")
 
 
 def test_an_environment_that_hangs() -> None:
@@ -269,7 +269,9 @@ def test_what_a_training_would_do_with_an_odd_environment() -> None:
     assert "dense reward" in adagoal.check_env(Dense()).errors[0]
     assert "the motor is hot" in adagoal.check_env(Tired()).errors[0]
     assert (
-        adagoal.check_env(ModelEnv(SLIPPERY), set_goal=lambda env, goal: None).errors[0].startswith("set_goal: is for")
+        adagoal.check_env(ModelEnv(SLIPPERY), set_goal=lambda env, goal: None)
+        .errors[0]
+        .startswith("set_goal: works for")
     )
 
 
@@ -282,6 +284,24 @@ def test_stray_prints_are_counted_and_leave_the_json_alone(capfd: pytest.Capture
     told = json.loads(capfd.readouterr().out)
     assert told["printed"] > 10
     assert any("the environment prints" in line for line in told["warnings"])
+
+
+def test_observations_that_never_repeat_are_reported() -> None:
+    class Clock(gymnasium.Env[Any, Any]):
+        observation_space = spaces.MultiDiscrete([100_000])
+        action_space = spaces.Discrete(2)
+        time = 0
+
+        def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+            super().reset(seed=seed)
+            return np.zeros(1, np.int64), {}
+
+        def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+            self.time += 1
+            return np.array([self.time]), 0.0, False, False, {}
+
+    assert any("nearly every observation is new" in line for line in adagoal.check_env(Clock(), steps=500).warnings)
+    assert not any("nearly every" in line for line in adagoal.check_env(PairEnv(SLIPPERY), steps=500).warnings)
 
 
 def test_wrong_arguments_are_named() -> None:

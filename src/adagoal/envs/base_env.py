@@ -58,7 +58,10 @@ class Diagnostics:
 
     def report_reset_mismatch(self, next_state: int) -> None:
         """Add a void reason: a reset did not lead to the start."""
-        self.add_void_reason(f"a reset led to another state than the start, the first time to state {next_state}")
+        self.add_void_reason(
+            f"a reset led to another state than the start, the first time to state {next_state}; "
+            'if the start is random, declare it: start="random" (--start random)'
+        )
 
     def report_terminal_mismatch(self, state: int, state_bound: int) -> None:
         """Add a void reason: a state was terminal at one visit only."""
