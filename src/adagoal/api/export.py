@@ -176,7 +176,8 @@ def _load_exported_run(folder: Path, result: Result, env: api.EnvOverride, trust
     label_sets = {f"goal_{g}": np.isin(np.arange(n_states), result.members(g)) for g in result.goals}
     # "init" is the format's own label of the start; the writer adds it.
     if isinstance(run_env, ModelSimulator):
-        label_sets |= {name: members for name, members in run_env.mdp.sets.items() if name != "init"}
+        states, sets = run_env.model_states[:n_states], run_env.mdp.sets
+        label_sets |= {name: members[states] for name, members in sets.items() if name != "init"}
     empirical = estimates.confidence.empirical_model()
     return ExportedRun(run_env, counts, empirical, reset_q, n_states, label_sets, has_known_size)
 
@@ -206,12 +207,15 @@ def _choices_of_state(
     ``elsewhere`` is the state for unobserved successors; None: the model omits them.
     """
     model, counts, choices = run.empirical, run.counts, []
-    action_names = run.env.mdp.actions if isinstance(run.env, ModelSimulator) else ()
+    action_names: tuple[str, ...] = ()
+    if isinstance(run.env, ModelSimulator) and run.env.mdp.actions:
+        first = int(run.env.model_states[state]) * counts.n_actions
+        action_names = run.env.mdp.actions[first : first + counts.n_actions]
     for action in range(0 if counts.terminal[state] else counts.n_actions):
         x = state * counts.n_actions + action
         if counts.absent[x]:
             continue
-        name = action_names[x] if action_names else f"a{action}"
+        name = action_names[action] if action_names else f"a{action}"
         used = slice(int(model.support[x]))
         successors, ends = model.successor[x, used].astype(np.int64), (low[x, used], high[x, used])
         if elsewhere is None:

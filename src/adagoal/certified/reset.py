@@ -69,15 +69,15 @@ class UncertainReset:
         """[columns] error estimates; C - D' without a recorded policy."""
         return self._widened_rows()[2]
 
-    def _widened_rows(self) -> Floats:
+    def _widened_rows(self) -> tuple[Floats, Floats, Floats]:
         exact = self.exact
-        rows: Floats = widen_bounds(exact.D, exact.upper, exact.E, exact.goal_state < 0, exact.cap, self.q)
-        return rows
+        lower, upper, errors = widen_bounds(exact.D, exact.upper, exact.E, exact.goal_state < 0, exact.cap, self.q)
+        return lower, upper, errors
 
     def distance_bounds(self, goal: int) -> tuple[float, float]:
         """Return (lower, upper): at least lower expected steps for any policy, at most upper for the recorded one."""
-        lower, upper, _ = self._widened_rows()[:, self.exact.column[goal]]
-        return float(lower), float(upper)
+        j, (lower, upper, _) = self.exact.column[goal], self._widened_rows()
+        return float(lower[j]), float(upper[j])
 
     def __getattr__(self, name: str) -> Any:
         """Delegate everything else to the exact estimates."""

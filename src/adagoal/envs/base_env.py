@@ -27,6 +27,7 @@ from adagoal.envs.episode_loop import NEW_STATE, NO_EVENT, REPLAN_DUE, STEP_FAIL
 from adagoal.envs.observation_keys import StateKey
 from adagoal.parallel.worker_process import WorkerKilled
 
+INITIAL_STATES = 64  # states allocated at first, if states are numbered as they are met
 LabelledStates = list[tuple[StateKey, str]]  # keys and labels, in the order of the state numbers
 # Steps after which counts are updated: counting a single transition takes about as long as a step of a cheap
 # environment, and a long rollout must not keep all its steps in memory.
@@ -126,7 +127,6 @@ class BaseEnv:
         # The union over pairs is fixed before the first step, so it is over the pairs that could exist.
         self.pair_bound = state_bound * n_actions
         self.start_is_certain, self.uses_action_masks = start_is_certain, True
-        self.layout: GridLayout | None = None
         self.mixture: LinearMixture | None = None
         self._diagnostics = Diagnostics()
 
@@ -163,6 +163,7 @@ class MonitoredEnv(BaseEnv, ABC):
         n_actions, start, state_bound, initial_states, has_virtual_start, *_ = properties
         # Every reset leads to a virtual start by definition. Any other start is inferred from resets that agreed.
         super().__init__(name, n_actions, start, state_bound, initial_states, start_is_certain=has_virtual_start)
+        self.layout: GridLayout | None = None
         self._markov_tests = MarkovTests(n_actions)
         self._given_labels: tuple[str, ...] = ()
         # Raised by the next rollout: raised at once, it would lose the transitions of this rollout.
@@ -214,8 +215,9 @@ class SteppableEnv(Protocol):
     state_bound: int
     needs_reset: bool  # whether the environment truncated the episode
     has_virtual_start: bool  # whether the start is a state of its own, before the first random observation
-    action_mask: ActionMask  # of the current state
 
+    @property
+    def action_mask(self) -> ActionMask: ...  # of the current state
     @property
     def n_known_states(self) -> int: ...
     def reset_to_start(self) -> int: ...

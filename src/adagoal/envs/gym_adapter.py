@@ -26,7 +26,7 @@ from adagoal.core.goal_space import GoalSpace
 from adagoal.core.transition_data import TransitionCounts
 from adagoal.core.types import Floats, ObservedStates
 from adagoal.envs import episode_loop, observation_keys
-from adagoal.envs.base_env import BaseEnv, CountingEnv, Diagnostics, EnvProperties, MonitoredEnv
+from adagoal.envs.base_env import INITIAL_STATES, BaseEnv, CountingEnv, Diagnostics, EnvProperties, MonitoredEnv
 from adagoal.envs.env_backends import DEFAULT_MAX_STATES, ActionMask, EnvBackend, InProcessEnv, SubprocessEnv
 from adagoal.envs.observation_keys import StateKey
 from adagoal.parallel.worker_process import WorkerKilled
@@ -39,8 +39,6 @@ StartSeed = int | str | None
 
 class IndexedEnv:
     """A Gymnasium environment with numbered states: maps observations to numbers, resets, and replays episodes."""
-
-    INITIAL_STATES = 64  # states allocated at first, if the environment does not declare their number
 
     def __init__(self, backend: EnvBackend, name: str, start_seed: StartSeed, max_states: int | None) -> None:
         self.name, self.backend, self.n_actions = name, backend, backend.spaces.n_actions
@@ -66,7 +64,7 @@ class IndexedEnv:
             self.state_bound = self.initial_states = len(self.state_numbers) + self.has_virtual_start
         else:
             self.start, self.state_bound = 0, max_states or DEFAULT_MAX_STATES
-            self.initial_states = min(self.INITIAL_STATES, self.state_bound)
+            self.initial_states = min(INITIAL_STATES, self.state_bound)
             self.state_numbers = {} if self.has_virtual_start else {start_keys.pop(): 0}
             self.labels = ["start"]
 

@@ -18,9 +18,10 @@ from adagoal.core.errors import InputError, Status, to_single_line
 from adagoal.core.file_io import FileContents, arrays_content, json_content
 from adagoal.core.goal_space import membership_mask
 from adagoal.core.tabular_policy import Policy
-from adagoal.core.types import resolve_number, state_label
+from adagoal.core.types import Longs, resolve_number, state_label
 from adagoal.envs import model_sources
 from adagoal.envs.model import TabularMDP
+from adagoal.envs.observation_keys import hash_state_key
 from adagoal.runs.exploration_files import (
     POLICIES_SCHEMA,
     RESULT_SCHEMA,
@@ -354,6 +355,24 @@ class Result:
                 refuse_different_run(held.saved_run, self.setting, self.model)
             held.save_files(results=self.contents())
         return folder
+
+
+def numbers_states_as_met(result: Result) -> bool:
+    """Return whether the run numbered the states of a large model, or other whole numbers, as it met them."""
+    return result.view.observation_space == {"kind": "whole"}
+
+
+def find_model_states(result: Result, n_states: int) -> Longs:
+    """Return [N] the model's numbers of the states of such a run, in a model of ``n_states`` states."""
+    numbers = {row.tobytes(): number for number, row in enumerate(result.arrays["observations"])}
+    states = np.full(len(numbers), -1)
+    for state in range(n_states):
+        number = numbers.get(hash_state_key(state))
+        if number is not None:
+            states[number] = state
+    if (states < 0).any():
+        raise InputError(f"the result is about other states than the {n_states} of the model")
+    return states
 
 
 def load_result(path: str | Path) -> Result:
