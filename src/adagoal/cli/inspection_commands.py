@@ -58,7 +58,6 @@ def _exploration_lines(folder: Path, top: int, width: int) -> Iterator[str]:
     yield click.wrap_text(str(make_headline(result)), width)
     # the intervals of a void run mean nothing
     rows = [row for row in result.table() if row["within"] and result.status is not Status.VOID]
-    rows.sort(key=lambda row: (row["lower"], row["goal"]))
     bars = []
     for row in rows[:top]:
         lower, upper = row["lower"], row["upper"]

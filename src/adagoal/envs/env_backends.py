@@ -64,6 +64,7 @@ class InProcessEnv:
         base: Any = env.unwrapped
         self._unwrapped_env = base
         self._is_minigrid = observation_keys.is_minigrid_env(self._unwrapped_env)
+        self._first_observation: Any = None  # of the first reset
         self._last_observation: Any = None
         self._call_context: contextlib.AbstractContextManager[None] = USER_CODE_SECTION
         self._values: range | None = None  # that a discrete observation may have
@@ -103,6 +104,9 @@ class InProcessEnv:
         if self._is_minigrid:
             # BabyAI chooses another limit in every reset.
             self._unwrapped_env.max_steps = sys.maxsize
+        if self._first_observation is None:
+            # A copy: some environments return the same array at every step.
+            self._first_observation = copy.deepcopy(result[0])
         if keep_rng:
             self.set_generator_state(before)
         return self._read_state_key(result[0]), self._read_action_mask(result[1]), before
@@ -122,8 +126,9 @@ class InProcessEnv:
 
     def label(self) -> str:
         """Return the last observation in a few words."""
-        base, last = self._unwrapped_env, self._last_observation
-        return to_single_line(observation_keys.minigrid_state_label(base) if self._is_minigrid else last)
+        if self._is_minigrid:
+            return to_single_line(observation_keys.minigrid_state_label(self._unwrapped_env))
+        return observation_keys.label_observation(self._last_observation, self._first_observation)
 
     def observation(self) -> Any:
         """Return the last observation as goals see it; for MiniGrid the whole state, not the view."""

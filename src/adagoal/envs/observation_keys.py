@@ -11,14 +11,14 @@ import functools
 import hashlib
 import json
 import operator
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
-from adagoal.core.errors import InputError
+from adagoal.core.errors import InputError, to_single_line
 from adagoal.core.types import DIGEST_BYTES
 from adagoal.core.user_code import USER_CODE_SECTION
 
@@ -126,6 +126,36 @@ def key_from_json(data: Any) -> StateKey:
     if isinstance(data, bool) or not isinstance(data, int | str):
         raise ValueError(f"{str(data)[:40]!r} is not the key of a state")
     return data
+
+
+def label_observation(observation: Any, first: Any) -> str:
+    """Return an observation in a few words; a long one by the entries in which it differs from the ``first``."""
+    line = to_single_line(observation)
+    # The end of a cut line is lost, and with it often what tells two states apart.
+    if not line.endswith("\N{HORIZONTAL ELLIPSIS}") or not isinstance(observation, Mapping | tuple | np.ndarray | str):
+        return line
+    return to_single_line(", ".join(_differing_entries("", observation, first))) or line
+
+
+def _differing_entries(name: str, value: Any, first: Any) -> Iterator[str]:
+    if isinstance(value, Mapping) and isinstance(first, Mapping):
+        for key in value:
+            yield from _differing_entries(f"{name}.{key}" if name else str(key), value[key], first.get(key))
+    elif isinstance(value, tuple) and isinstance(first, tuple) and len(value) == len(first):
+        for i, parts in enumerate(zip(value, first, strict=True)):
+            yield from _differing_entries(f"{name}[{i}]", *parts)
+    elif isinstance(value, np.ndarray) and isinstance(first, np.ndarray) and value.shape == first.shape and value.ndim:
+        # A label has room for a few.
+        for place in np.argwhere(value != first)[:8].tolist():
+            yield f"{name}[{','.join(map(str, place))}]={value[tuple(place)]}"
+    elif isinstance(value, str) and isinstance(first, str):
+        differs = next((i for i, (a, b) in enumerate(zip(value, first, strict=False)) if a != b), None)
+        # From the word that differs; a text that goes on where the first one ends is shown whole.
+        text = value if differs is None else value[value.rfind(" ", 0, differs) + 1 :]
+        if value != first:
+            yield f"{name}={text}" if name else text
+    elif not np.array_equal(value, first):
+        yield f"{name}={value}"
 
 
 def is_minigrid_env(base: Any) -> bool:

@@ -255,15 +255,16 @@ class Result:
         return resolve_number(label, [to_single_line(name) for name in self.view.labels], self.n_states, "state")
 
     def table(self) -> list[dict[str, Any]]:
-        """Return one row per goal that was seen, those of the result first.
+        """Return one row per goal that was seen, those of the result first, by their lower bounds.
 
         ``within`` says whether the goal is one of the result, ``open`` whether its certificate is unfinished; ``error``
         is NaN for other goals, and ``states`` is the number of its states.
 
         Examples
         --------
-        >>> [(row["label"], row["within"]) for row in result.table()][:2]
-        [('(0, 0)', True), ('(0, 1)', True)]
+        >>> nearest = result.table()[0]
+        >>> nearest["label"], nearest["within"], nearest["upper"]
+        ('(0, 0)', True, 0.0)
         """
 
         def row(goal: int) -> dict[str, Any]:
@@ -280,7 +281,9 @@ class Result:
             }
 
         chosen, still_open = set(self.goals), set(self.open_goals)
-        return [row(goal) for goal in (*self.goals, *(g for g in self.certificates if g not in chosen))]
+        return [
+            row(g) for g in sorted(self.certificates, key=lambda g: (g not in chosen, self.certificates[g].lower, g))
+        ]
 
     def frame(self) -> Any:
         """Return the table as a pandas data frame, one row per goal; needs pandas.

@@ -29,7 +29,7 @@ def result_to_html(result: Result) -> str:
     red, grey, orange = "#c0392b", "#7f8c8d", "#d68910"
     colours = {Status.CERTIFIED: "#2e8b57", Status.VOID: red, Status.STOPPED: grey, Status.DONE: grey}
     colour = colours.get(result.status, orange)
-    rows = sorted((row for row in result.table() if row["within"]), key=lambda row: (row["lower"], row["goal"]))
+    rows = [row for row in result.table() if row["within"]]
     shown = rows[:MAX_SUMMARY_ROWS]
     longest = max((row["upper"] for row in shown if math.isfinite(row["upper"])), default=result.radius)
     lines = [
