@@ -139,6 +139,17 @@ def test_a_resumed_run_is_the_same(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("all_models_large")
+@pytest.mark.parametrize("budget", [60, 100, 130, 150, 200, 300, 400])
+def test_a_map_has_a_cell_for_every_state_of_a_checkpoint(budget: int, tmp_path: Path) -> None:
+    arguments: dict[str, Any] = {"env_args": {"rows": 20, "cols": 20, "slip": 0.0}, "out": tmp_path}
+    adagoal.explore("grid", 12, 1.0, budget=budget, **arguments)
+    adagoal.resume(tmp_path)
+    result = adagoal.load(tmp_path)
+    assert result.view.layout is not None
+    assert len(result.view.layout.cells) >= result.n_states
+
+
+@pytest.mark.usefixtures("all_models_large")
 def test_recorded_steps_are_those_of_the_run(tmp_path: Path) -> None:
     mdp = odd_model(3)
     plain = adagoal.explore(mdp, 4, 1.0, budget=3000)

@@ -237,7 +237,8 @@ class StateNumbering:
             raise ValueError("the states met are not those of this model")
         self._number_of_state[:] = -1
         self._number_of_state[met], self._n_met[0] = np.arange(len(met)), len(met)
-        self._allocate(len(met))
+        # As many as the counts have at least, see prepare_counts: a map has a cell for each of them.
+        self._allocate(len(met) + 2)
         self.state_of_number[: len(met)] = met
 
 
