@@ -24,6 +24,7 @@ import adagoal
 from adagoal.core.tabular_policy import Policy
 from adagoal.envs import toy_models
 from adagoal.exact.audit import Audit, audit_policies
+from adagoal.runs.result import find_model_states, numbers_states_as_met
 from scale import timed_parts
 
 RINGS = 5
@@ -81,13 +82,20 @@ def explored(folder: Path, side: int, radius: float, epsilon: float) -> None:
     print(json.dumps(facts, indent=1), flush=True)
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "cells.json").write_text(json.dumps(facts, indent=1) + "\n")
+    # A run on a large model numbers the states as it meets them.
+    S = side * side
+    states = find_model_states(result, S) if numbers_states_as_met(result) else np.arange(S)
+    visits = np.zeros(S, np.int64)
+    visits[states] = result.arrays["visits"][: len(states)]
+    policy = np.full((len(result.goals), S), result.reset_action, np.int8)
+    policy[:, states] = result.arrays["policy"][:, 0, : len(states)]
     arrays = {
-        "goals": np.array(result.goals),
+        "goals": states[result.goals],
         "lower": bounds[:, 0],
         "upper": bounds[:, 1],
-        "visits": result.arrays["visits"],
-        "policy_goals": result.arrays["policy_goals"],
-        "policy": result.arrays["policy"][:, 0].astype(np.int8),
+        "visits": visits,
+        "policy_goals": states[result.arrays["policy_goals"]],
+        "policy": policy,
     }
     np.savez_compressed(folder / "cells.npz", **arrays)
 

@@ -286,6 +286,24 @@ def test_stray_prints_are_counted_and_leave_the_json_alone(capfd: pytest.Capture
     assert any("the environment prints" in line for line in told["warnings"])
 
 
+def test_observations_that_never_repeat_are_reported() -> None:
+    class Clock(gymnasium.Env[Any, Any]):
+        observation_space = spaces.MultiDiscrete([100_000])
+        action_space = spaces.Discrete(2)
+        time = 0
+
+        def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+            super().reset(seed=seed)
+            return np.zeros(1, np.int64), {}
+
+        def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+            self.time += 1
+            return np.array([self.time]), 0.0, False, False, {}
+
+    assert any("nearly every observation is new" in line for line in adagoal.check_env(Clock(), steps=500).warnings)
+    assert not any("nearly every" in line for line in adagoal.check_env(PairEnv(SLIPPERY), steps=500).warnings)
+
+
 def test_wrong_arguments_are_named() -> None:
     with pytest.raises(adagoal.InputError, match=r"^steps: "):
         adagoal.check_env("chain", steps=0)

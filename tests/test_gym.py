@@ -19,6 +19,7 @@ from adagoal.core.errors import InputError
 from adagoal.core.transition_data import TransitionCounts
 from adagoal.envs import registry, toy_models
 from adagoal.envs.gym_adapter import GymAdapter
+from adagoal.envs.observation_keys import label_observation
 from adagoal.envs.simulator import ModelSimulator
 from experiments import extra_models
 from model_env import NEVER, Impatient, ModelEnv, PairEnv, play, same_counts, with_terminal
@@ -387,7 +388,7 @@ def test_a_start_that_is_left_while_the_run_begins_is_noticed() -> None:
 
     world = GymAdapter(Wanders(toy_models.chain_model()), "wanders")
     play(world, 1)
-    assert any("a reset led to another state than the start" in line for line in world.void_reasons)
+    assert any("led to another state than the start" in r and "--start random" in r for r in world.void_reasons)
 
 
 def test_more_actions_than_a_policy_can_hold() -> None:
@@ -407,3 +408,32 @@ def test_an_end_that_is_no_bool_is_read_as_one() -> None:
     world = GymAdapter(Sloppy(mdp), "sloppy")
     assert same_counts(play(world, 2000)[0], play(GymAdapter(ModelEnv(mdp), "tidy"), 2000)[0])
     assert world.warnings == world.void_reasons == []
+
+
+def test_labels_of_long_observations_show_what_differs() -> None:
+    first = {"pos": np.zeros(40, int), "note": "x" * 40, "flags": (1, 2)}
+    second = {**first, "pos": np.eye(1, 40, 7, int)[0], "flags": (1, 3)}
+    assert label_observation(second, first) == "pos[7]=1, flags[1]=3"
+    assert label_observation(np.eye(1, 90, 3, int)[0], np.zeros(90, int)) == "[3]=1"
+    words = "You are in the kitchen, next to a stove and a fridge that hums. The door is {}."
+    assert label_observation(words.format("open"), words.format("closed")) == "open."
+    assert label_observation(np.array([1, 2]), np.zeros(2, int)) == "[1 2]"
+    assert label_observation(first, first).endswith("\N{HORIZONTAL ELLIPSIS}")
+
+
+class LongObservations(ModelEnv):
+    """Observations that are too long for a label: one entry of many is 1."""
+
+    def __init__(self) -> None:
+        super().__init__(toy_models.chain_model(n_states=6))
+        self.observation_space = spaces.MultiBinary(60)
+
+    def observe(self) -> Any:
+        return np.eye(60, dtype=np.int8)[self.state]
+
+
+def test_states_with_long_observations_have_different_labels() -> None:
+    world = GymAdapter(LongObservations(), "long", max_states=20)
+    play(world, 500)
+    assert len(set(world.labels)) == len(world.labels) > 2
+    assert world.labels[1] == "[0]=0, [1]=1"

@@ -18,6 +18,7 @@ from adagoal.envs import registry, toy_models
 from adagoal.envs.env_backends import InProcessEnv
 from adagoal.envs.gym_adapter import GymAdapter
 from adagoal.envs.model import TabularMDP, model_from_rows
+from adagoal.envs.observation_keys import MiniGridKeyReader, _minigrid_object_key
 from adagoal.runs import run_folder
 from adagoal.runs.result import Result, load_result
 from experiments import extra_models
@@ -213,6 +214,27 @@ def test_minigrid_draws_for_those_who_look(name: str, monkeypatch: pytest.Monkey
             before += 1
     assert len(drawn) - before == 60
     assert plain.unwrapped.step(0)[0]["image"].shape == (7, 7, 3)
+
+
+@pytest.mark.parametrize("name", ["MiniGrid-DoorKey-5x5-v0", "MiniGrid-Dynamic-Obstacles-5x5-v0", "BabyAI-Unlock-v0"])
+def test_keys_of_minigrid_follow_every_change_of_the_grid(name: str) -> None:
+    pytest.importorskip("minigrid")
+    env: Any = gymnasium.make(name).unwrapped
+    env.reset(seed=1)
+    read_key, keys = MiniGridKeyReader(env), set()
+    for action in np.random.default_rng(0).integers(env.action_space.n, size=400).tolist():
+        if env.step(action)[2]:
+            env.reset()
+        cells = (env.carrying, *env.grid.grid)
+        objects = [_minigrid_object_key(thing) for thing in cells]
+        expected = bytes((*env.agent_pos, env.agent_dir)) + b"".join(objects) + env.mission.encode()
+        assert read_key() == expected
+        keys.add(expected)
+        # A door changes in place.
+        for thing in cells:
+            if thing is not None and thing.type == "door" and action == 0:
+                thing.is_open = not thing.is_open
+    assert len(keys) > 20
 
 
 def test_minigrid_is_certified(tmp_path: Path) -> None:

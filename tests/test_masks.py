@@ -140,7 +140,7 @@ def test_a_mask_that_changes_voids_the_run() -> None:
     assert "a state had other actions at one visit than at another, first state 1" in result.void
 
 
-@pytest.mark.parametrize("mask", [[1, 1], [1, 2, 1], "all", [[1, 1, 1]]])
+@pytest.mark.parametrize("mask", [[1, 1], [1, 2, 1], "all", [[1, 1, 1]], [0.5, 1, 1], np.array([1, -1, 1], np.int8)])
 def test_a_malformed_mask_is_one_line(mask: Any) -> None:
     class Odd(ModelEnv):
         def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:

@@ -66,7 +66,10 @@ def test_unknown_names_are_one_line(folder, ask, text):
 def test_a_table_and_a_frame(folder, monkeypatch):
     result = adagoal.load(folder)
     rows = result.table()
-    assert [row["goal"] for row in rows if row["within"]] == result.goals
+    within = [row for row in rows if row["within"]]
+    assert sorted(row["goal"] for row in within) == result.goals
+    assert rows[: len(within)] == within
+    assert [row["lower"] for row in within] == sorted(row["lower"] for row in within)
     assert list(rows[0]) == ["goal", "label", "states", "lower", "upper", "error", "within", "open"]
     assert all(math.isnan(row["error"]) for row in rows if not row["within"])
     with monkeypatch.context() as without:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import gymnasium
 import numpy as np
 import pytest
+from gymnasium.envs.toy_text import TaxiEnv
 
 from adagoal.core.argument_checks import parse_key_value
 from adagoal.core.errors import InputError
@@ -43,7 +45,9 @@ def test_arguments_reach_the_builder(tmp_path: Any) -> None:
     [
         ("two-rom", {}, "unknown environment 'two-rom'; did you mean two-room"),
         ("frozenlake-v1", {}, "did you mean FrozenLake-v1"),
-        ("FrozenLake-v99", {}, "unknown environment"),
+        ("FrozenLake-v99", {}, "'FrozenLake-v99'; did you mean FrozenLake-v1 or FrozenLake8x8-v1?"),
+        ("ALE/Freeway-v5", {}, "an id of another package is written MODULE:ID"),
+        ("gymnasium:FrozenLak-v1", {}, "the module gymnasium registers no environment 'FrozenLak-v1'"),
         ("", {}, "unknown environment"),
         ("no_such_module:Env-v0", {}, "no_such_module"),
         ("object:FrozenLake-v1", {}, "pass the object again"),
@@ -75,6 +79,10 @@ def test_other_bad_input() -> None:
         registry.make_single_env(gymnasium.make("FrozenLake-v1"), {"map_name": "8x8"}, None, None)
     with pytest.raises(InputError, match="must be a name"):
         registry.make_single_env(3, {}, None, None)  # type: ignore[arg-type]
+    with pytest.raises(InputError, match=r"the class TaxiEnv; pass an object: TaxiEnv\(...\)"):
+        registry.make_single_env(TaxiEnv, {}, None, None)  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="got SimpleNamespace: it has reset and step"):
+        registry.make_single_env(SimpleNamespace(reset=None, step=None), {}, None, None)  # type: ignore[arg-type]
 
 
 def test_missing_minigrid_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -116,7 +116,7 @@ def test_one_set_as_the_goal_of_bpi(goals, tmp_path):
 @pytest.mark.parametrize("goals", [None, second, {"even": lambda o: o[1] % 2 == 0, "late": lambda o: o[1] > 2}])
 def test_rivals_number_states_as_they_are_found(tmp_path, monkeypatch, method, goals):
     """There is room for two states at first; the answer is that of the known model, and a cut run goes on."""
-    monkeypatch.setattr("adagoal.envs.gym_adapter.IndexedEnv.INITIAL_STATES", 2)
+    monkeypatch.setattr("adagoal.envs.gym_adapter.INITIAL_STATES", 2)
     mdp, L = toy_models.chain_model(n_states=12, slip=0.1), 4.0
     setting = {"method": method, "method_args": {"constants": "scaled=0.001"}, "seed": 3, "goals": goals}
     whole = adagoal.explore(PairEnv(mdp), L, **setting)

@@ -44,6 +44,7 @@ from adagoal.envs.simulator import ModelSimulator
 
 DEFAULT_CHECK_STEPS = 2000
 TRAINING_PROCESS_BYTES = 800_000_000  # without the replay buffer, measured with JAX on a CPU
+MAX_NEW_STATE_SHARE = 0.5  # new states per step of a random walk, above which the check warns
 DEFAULT_HORIZON = 100  # steps of an episode without a time limit; also the length of a repeated walk
 
 
@@ -242,8 +243,7 @@ def _check_env_object(check: Check, named: Any, env: Any, options: CheckOptions)
     if options.set_goal is not None:
         raise InputError("works for goal-conditioned environments with continuous actions only", "set_goal")
     if not isinstance(env, gymnasium.Env):
-        text = f"must be a name, a file, a matrix, a Model or a Gymnasium environment, not {type(env).__name__}"
-        raise InputError(text, "env")
+        raise registry.wrong_env_type(env)
     check.known_model = registry.make_exact_model(env, {}, options.start_seed) is not None
     check.time_limit, check.observations = env_checker.find_time_limit(env), to_single_line(env.observation_space, 100)
     inspected = env_checker.InspectionWrapper(env)
@@ -294,6 +294,11 @@ def _step_and_record(check: Check, adapter: GymAdapter, backend: EnvBackend, opt
     except InputError as error:
         check.void.append(str(error))
         return
+    if check.n_states is None and walk.n_states > MAX_NEW_STATE_SHARE * walk.steps:
+        check.warnings.append(
+            f"{walk.n_states:,} states in {walk.steps:,} steps: nearly every observation is new, so a run would "
+            "certify little; leave out with a wrapper what does not matter, for instance a clock or a score"
+        )
     if not check.seed_decides:
         check.warnings.append("the same seed does not give the same steps, so a run cannot be repeated")
     if not check.one_generator:

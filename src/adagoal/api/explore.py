@@ -21,7 +21,7 @@ from adagoal.core.environment import TabularEnv
 from adagoal.core.errors import OBJECT_ENV_PREFIX, InputError, RunWarning
 from adagoal.core.exploration_run import RunObserver
 from adagoal.core.goal_space import StoredLabeler
-from adagoal.core.tabular_policy import Policy
+from adagoal.core.tabular_policy import Policy, renumber_policies
 from adagoal.core.user_code import is_file_spec
 from adagoal.envs import model_sources, registry
 from adagoal.envs.gym_adapter import GymAdapter, StartSeed
@@ -37,7 +37,9 @@ from adagoal.runs.folder_reader import RunKind, SavedRun, no_run, read_saved_run
 from adagoal.runs.progress_display import ExplorationProgress, observe_with_display
 from adagoal.runs.result import (
     Result,
+    find_model_states,
     load_result,
+    numbers_states_as_met,
     read_result_files,
     read_stored_model,
     refuse_different_run,
@@ -147,6 +149,7 @@ def explore(
             max_states=max_states,
             workers=world.n_workers if isinstance(world, ParallelEnv) else 1,
         )
+        _number_large_model(world, setting)
         session = ExplorationSession.from_settings(setting, world, goal_rules.resolve_rule(goal_rule), goal_spec.code)
         if record:
             if out_path is None:
@@ -170,6 +173,16 @@ def explore(
                     return saved
                 folder.start_new_run()
                 return session.run_to_end(folder, observer)
+
+
+def _number_large_model(env: TabularEnv, setting: ExplorationSettings) -> None:
+    """Number the states of a large model as they are met, if the settings do not name states or need all of them."""
+    names_states = setting.goal_space is not None or setting.goal_sets is not None
+    needs_all_states = setting.method != "certified" or str(setting.radius).startswith("all")
+    # States to avoid may be numbers of the model.
+    needs_all_states |= setting.within is not None
+    if isinstance(env, ModelSimulator) and not names_states and not needs_all_states:
+        env.number_states_if_large()
 
 
 @contextlib.contextmanager
@@ -309,6 +322,7 @@ def _restore_session(
         code: Any = StoredLabeler(facts["goal_names"] or ())
     else:
         code = resolve_goals_on_resume(setting, goals, trust)
+    _number_large_model(made, setting)
     session = ExplorationSession.from_settings(setting, made, goal_rules.resolve_rule(goal_rule), code)
     with _report_misfit(checkpoint.candidate_paths[session.checkpoint_file][0], "damaged, or not of this run"):
         session.restore(arrays, facts, certified)
@@ -391,7 +405,8 @@ def audit(result: Result, env: EnvOverride = None, *, trust: bool = False) -> Au
     if result.is_from_data:
         return _audit_data(result, model)
     sizes = result.arrays["policy"].shape[2], result.reset_action
-    if sizes != (model.n_states, model.n_actions) and result.goals:
+    same_states = numbers_states_as_met(result) or sizes[0] == model.n_states
+    if (not same_states or sizes[1] != model.n_actions) and result.goals:
         raise InputError(
             f"audit: the result is about {sizes[0]} states and {sizes[1]} actions, "
             f"the model has {model.n_states} and {model.n_actions}"
@@ -400,9 +415,15 @@ def audit(result: Result, env: EnvOverride = None, *, trust: bool = False) -> Au
         return _audit_probabilities(result, model, setting.within, setting.probability)
     # A method without a guarantee has estimates, not bounds that an audit could refute.
     proven = result.certificates if result.guarantee else {}
+    policies = {g: result.policy(g) for g in result.goals}
+    if numbers_states_as_met(result) and result.goal_names is None:
+        # The audit reports the numbers of the model.
+        states = find_model_states(result, model.n_states)
+        policies = renumber_policies(policies, states, model.n_states)
+        proven = {int(states[g]): certificate for g, certificate in proven.items()}
     lower, upper = ({g: c[i] for g, c in proven.items()} for i in (0, 1))
     return audit_policies(
-        *(model, result.goals, {g: result.policy(g) for g in result.goals}, result.radius, setting.epsilon),
+        *(model, policies, policies, result.radius, setting.epsilon),
         goal_space=setting.goal_space if result.goal_names is None else None,
         lower=lower,
         upper=upper,

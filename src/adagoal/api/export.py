@@ -189,7 +189,8 @@ def _load_exported_run(folder: Path, result: Result, env: api.EnvOverride, trust
     label_sets = {f"goal_{g}": np.isin(np.arange(n_states), result.members(g)) for g in result.goals}
     # "init" is the format's own label of the start; the writer adds it.
     if isinstance(run_env, ModelSimulator):
-        label_sets |= {name: members for name, members in run_env.mdp.sets.items() if name != "init"}
+        states, named = run_env.model_states[:n_states], run_env.mdp.sets
+        label_sets |= {name: members[states] for name, members in named.items() if name != "init"}
     has_reset = result.setting.within is None
     if not has_reset:
         label_sets["avoid"] = result.arrays["avoided"][:n_states]
@@ -228,12 +229,15 @@ def _choices_of_state(
     ``elsewhere`` are the states for unobserved successors; without any the model omits them.
     """
     model, counts, choices = run.empirical, run.counts, []
-    action_names = run.env.mdp.actions if isinstance(run.env, ModelSimulator) else ()
+    action_names: tuple[str, ...] = ()
+    if isinstance(run.env, ModelSimulator) and run.env.mdp.actions:
+        first = int(run.env.model_states[state]) * counts.n_actions
+        action_names = run.env.mdp.actions[first : first + counts.n_actions]
     for action in range(0 if counts.terminal[state] else counts.n_actions):
         x = state * counts.n_actions + action
         if counts.absent[x]:
             continue
-        name = action_names[x] if action_names else f"a{action}"
+        name = action_names[action] if action_names else f"a{action}"
         used = slice(int(model.support[x]))
         successors, ends = model.successor[x, used].astype(np.int64), (low[x, used], high[x, used])
         if not elsewhere:

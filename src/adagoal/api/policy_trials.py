@@ -27,7 +27,7 @@ from adagoal.core.random_streams import StreamPurpose, random_stream
 from adagoal.core.transition_data import TransitionCounts
 from adagoal.core.types import Actions, Floats
 from adagoal.envs import registry
-from adagoal.runs.result import Certificate, Result, load_result
+from adagoal.runs.result import Certificate, Result, load_result, numbers_states_as_met
 
 # An attempt is given up after this many times the certified steps, or the radius if nothing is certified.
 PATIENCE_FACTOR = 100
@@ -157,7 +157,7 @@ def _make_new_env(
     arguments = setting.env_args if isinstance(source, str) else {}
     made, _ = registry.make_single_env(source, arguments, setting.start_seed, setting.max_states, step_timeout)
     # States that are numbered as they are found would get other numbers than in the policy.
-    is_numbered_when_met = made.initial_states != made.state_bound
+    is_numbered_when_met = made.initial_states != made.state_bound or numbers_states_as_met(result)
     return None if is_numbered_when_met else (made, TransitionCounts(made.initial_states, made.n_actions, made.start))
 
 

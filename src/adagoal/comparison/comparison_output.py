@@ -21,9 +21,10 @@ from adagoal import methods
 from adagoal.comparison.experiment import RunOutcome, TextTable
 from adagoal.core.exploration_run import ExplorationRun
 from adagoal.core.goal_space import GoalSpace
-from adagoal.core.tabular_policy import Policy
+from adagoal.core.tabular_policy import Policy, renumber_policies
 from adagoal.core.types import Floats
 from adagoal.envs.model import TabularMDP
+from adagoal.envs.simulator import ModelSimulator
 from adagoal.exact import solver
 from adagoal.exact.solver import GoalStates
 from adagoal.report.curve_page import Curve, CurvePlot, curves_by_seed
@@ -74,9 +75,11 @@ class AnytimeAuditor:
         columns = estimates.column[estimates.goals]
         in_X = (estimates.goal_state[columns] >= 0) & (estimates.D[columns] <= estimates.L)
         reset = run.env.n_actions
-        self.check_output(
-            run.steps, {int(g): Policy(int(g), estimates.goal_policy(g), reset) for g in estimates.goals[in_X]}
-        )
+        policies = {int(g): Policy(int(g), estimates.goal_policy(g), reset) for g in estimates.goals[in_X]}
+        # The states of a large model are numbered as they are met.
+        if isinstance(run.env, ModelSimulator) and run.env.initial_states < run.env.state_bound:
+            policies = renumber_policies(policies, run.env.model_states, self._mdp.n_states)
+        self.check_output(run.steps, policies)
         # A rollout may pass several checks, which would audit the same output.
         while self._next_check_steps <= run.steps:
             self._next_check_steps *= 10 ** (1 / CHECKS_PER_DECADE)

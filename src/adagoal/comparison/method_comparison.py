@@ -27,6 +27,7 @@ from adagoal.comparison.experiment_runner import ExperimentProgress, collect_out
 from adagoal.core.argument_checks import check_folder_path, parse_key_value, refuse_unknown_arguments
 from adagoal.core.errors import InputError
 from adagoal.core.file_io import read_json
+from adagoal.core.tabular_policy import renumber_policies
 from adagoal.envs import registry
 from adagoal.envs.model import TabularMDP
 from adagoal.envs.simulator import ModelSimulator
@@ -35,6 +36,7 @@ from adagoal.report.html_page import ReportPage
 from adagoal.report.live_server import ReportSource
 from adagoal.runs.exploration_session import ExplorationSession
 from adagoal.runs.progress_display import in_notebook
+from adagoal.runs.result import find_model_states, numbers_states_as_met
 from adagoal.settings.exploration import ComparisonOptions, ExecutionOptions, ExplorationSettings
 from adagoal.settings.fields import check_arguments, document_settings
 from adagoal.settings.goal_spec import GoalsArgument as Goals
@@ -119,7 +121,10 @@ def measure_audited_run(setting: ExplorationSettings, options: ExperimentOptions
     )
     result = run_settings(setting, auditor)
     # The auditor checks at fixed steps, so the output at the end needs a check of its own.
-    auditor.check_output(result.steps, {g: result.policy(g) for g in result.goals})
+    policies = {g: result.policy(g) for g in result.goals}
+    if numbers_states_as_met(result):
+        policies = renumber_policies(policies, find_model_states(result, mdp.n_states), mdp.n_states)
+    auditor.check_output(result.steps, policies)
     verdict = audit(result, mdp)
     copied = "status", "guarantee", "steps", "episodes", "plans", "wall_seconds"
     return {

@@ -65,9 +65,15 @@ class TabularEnv(Protocol):
     # If False, they lead to the start in a known model, and are passed to env.step otherwise.
     uses_action_masks: bool
     initial_states: int  # number of states to allocate at first
-    layout: GridLayout | None
-    labels: tuple[str, ...]
     mixture: LinearMixture | None  # the known kernels, if the environment is a linear mixture
+
+    @property
+    def layout(self) -> GridLayout | None:
+        """The map of the states, if there is one."""
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """Names of the states, or empty."""
 
     @property
     def warnings(self) -> list[str]:

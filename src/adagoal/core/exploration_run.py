@@ -382,7 +382,7 @@ class ExplorationRun:
         """Weights of the goal rule [columns], summed over the goals that share a column."""
         weights = goal_rules.compute_weights(self.goal_rule, self.goal_info())
         columns = self.estimates.column[self.estimates.goals]
-        return np.bincount(columns, weights, minlength=len(self.estimates.D)).astype(float)
+        return np.bincount(columns, weights, minlength=len(self.estimates.goal_state)).astype(float)
 
 
 @compiled

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from operator import index
 from typing import Any
 
+import numpy as np
+
 from adagoal.core.errors import InputError
-from adagoal.core.types import Actions
+from adagoal.core.types import Actions, Longs
 
 
 @dataclass
@@ -68,3 +70,13 @@ class Policy:
             gives_up = self.one_attempt and action == self.reset_action
             self._clock = 0 if gives_up else (stage + 1) % (horizon + 1)
         return action
+
+
+def renumber_policies(policies: Mapping[int, Policy], states: Longs, n_states: int) -> dict[int, Policy]:
+    """Return policies for other numbers: state i becomes ``states[i]`` of ``n_states``. In other states they reset."""
+    renumbered = {}
+    for goal, policy in policies.items():
+        actions = np.full((len(policy.actions), n_states), policy.reset_action, policy.actions.dtype)
+        actions[:, states] = policy.actions[:, : len(states)]
+        renumbered[int(states[goal])] = Policy(int(states[goal]), actions, policy.reset_action)
+    return renumbered

@@ -27,6 +27,7 @@ from adagoal.envs.episode_loop import NEW_STATE, NO_EVENT, REPLAN_DUE, STEP_FAIL
 from adagoal.envs.observation_keys import StateKey
 from adagoal.parallel.worker_process import WorkerKilled
 
+INITIAL_STATES = 64  # states allocated at first, if states are numbered as they are met
 LabelledStates = list[tuple[StateKey, str]]  # keys and labels, in the order of the state numbers
 # Steps after which counts are updated: counting a single transition takes about as long as a step of a cheap
 # environment, and a long rollout must not keep all its steps in memory.
@@ -58,7 +59,10 @@ class Diagnostics:
 
     def report_reset_mismatch(self, next_state: int) -> None:
         """Add a void reason: a reset did not lead to the start."""
-        self.add_void_reason(f"a reset led to another state than the start, the first time to state {next_state}")
+        self.add_void_reason(
+            f"a reset led to another state than the start, the first time to state {next_state}; "
+            'if the start is random, declare it: start="random" (--start random)'
+        )
 
     def report_terminal_mismatch(self, state: int, state_bound: int) -> None:
         """Add a void reason: a state was terminal at one visit only."""
@@ -123,7 +127,6 @@ class BaseEnv:
         # The union over pairs is fixed before the first step, so it is over the pairs that could exist.
         self.pair_bound = state_bound * n_actions
         self.start_is_certain, self.uses_action_masks = start_is_certain, True
-        self.layout: GridLayout | None = None
         self.mixture: LinearMixture | None = None
         self._diagnostics = Diagnostics()
 
@@ -160,6 +163,7 @@ class MonitoredEnv(BaseEnv, ABC):
         n_actions, start, state_bound, initial_states, has_virtual_start, *_ = properties
         # Every reset leads to a virtual start by definition. Any other start is inferred from resets that agreed.
         super().__init__(name, n_actions, start, state_bound, initial_states, start_is_certain=has_virtual_start)
+        self.layout: GridLayout | None = None
         self._markov_tests = MarkovTests(n_actions)
         self._given_labels: tuple[str, ...] = ()
         # Raised by the next rollout: raised at once, it would lose the transitions of this rollout.
@@ -211,8 +215,9 @@ class SteppableEnv(Protocol):
     state_bound: int
     needs_reset: bool  # whether the environment truncated the episode
     has_virtual_start: bool  # whether the start is a state of its own, before the first random observation
-    action_mask: ActionMask  # of the current state
 
+    @property
+    def action_mask(self) -> ActionMask: ...  # of the current state
     @property
     def n_known_states(self) -> int: ...
     def reset_to_start(self) -> int: ...
@@ -342,8 +347,10 @@ class CountingEnv:
         """Raise the bound of a column at a state, with all counts up to the last step; return the greedy action."""
         # Only counts are updated here. The log, the tests and the visits wait for the flush.
         counts, pending = self._counts, self._pending
-        for i in range(2 * int(self._n_counted[0]), len(pending), 2):
-            self._count_transitions(np.array(pending[i : i + 1]), np.array(pending[i + 1 : i + 2]), i // 2)
+        first = int(self._n_counted[0])
+        if 2 * first < len(pending):
+            moves, next_states = np.array(pending[2 * first :: 2]), np.array(pending[2 * first + 1 :: 2])
+            self._count_transitions(moves, next_states, first)
         return int(backup_state(state, column, local, counts.successor, counts.count, counts.support, counts.n))
 
     def _record_failure(self, error: BaseException) -> None:

@@ -64,12 +64,14 @@ class InProcessEnv:
         base: Any = env.unwrapped
         self._unwrapped_env = base
         self._is_minigrid = observation_keys.is_minigrid_env(self._unwrapped_env)
+        self._first_observation: Any = None  # of the first reset
         self._last_observation: Any = None
         self._call_context: contextlib.AbstractContextManager[None] = USER_CODE_SECTION
         self._values: range | None = None  # that a discrete observation may have
         if self._is_minigrid:
             key_format = {"kind": "minigrid"}
-            self._key_reader: Callable[[Any], StateKey] = lambda _: observation_keys.minigrid_state_key(base)
+            read_key = observation_keys.MiniGridKeyReader(base)
+            self._key_reader: Callable[[Any], StateKey] = lambda _: read_key()
             # States are read from the grid, and drawing the view takes longer than the rest of a step.
             if observation_keys.can_disable_view(self.env):
                 self._call_context = observation_keys.MiniGridViewDisabled(self._unwrapped_env)
@@ -102,6 +104,9 @@ class InProcessEnv:
         if self._is_minigrid:
             # BabyAI chooses another limit in every reset.
             self._unwrapped_env.max_steps = sys.maxsize
+        if self._first_observation is None:
+            # A copy: some environments return the same array at every step.
+            self._first_observation = copy.deepcopy(result[0])
         if keep_rng:
             self.set_generator_state(before)
         return self._read_state_key(result[0]), self._read_action_mask(result[1]), before
@@ -121,10 +126,12 @@ class InProcessEnv:
 
     def label(self) -> str:
         """Return the last observation in a few words."""
-        base, last = self._unwrapped_env, self._last_observation
-        if self.spaces.key_format["kind"] == "key" and not isinstance(last, str):
-            last = observation_keys.key_text(last)
-        return to_single_line(observation_keys.minigrid_state_label(base) if self._is_minigrid else last)
+        last = self._last_observation
+        if self._is_minigrid:
+            return to_single_line(observation_keys.minigrid_state_label(self._unwrapped_env))
+        if self.spaces.key_format["kind"] == "key":
+            return to_single_line(last if isinstance(last, str) else observation_keys.key_text(last))
+        return observation_keys.label_observation(last, self._first_observation)
 
     def observation(self) -> Any:
         """Return the last observation as goals see it; for MiniGrid the whole state, not the view."""
@@ -191,11 +198,15 @@ class InProcessEnv:
         """Return the mask of the current state; Gymnasium's convention is ``info["action_mask"]``."""
         if not isinstance(info, Mapping) or info.get("action_mask") is None:
             return None
-        mask = np.asarray(info["action_mask"])
-        if mask.shape != (self.spaces.n_actions,) or not ((mask == 0) | (mask == 1)).all():
+        mask = flags = np.asarray(info["action_mask"])
+        # Gymnasium's masks are int8. Their bytes are checked several times faster than an array.
+        if flags.dtype.char not in "bB?":
+            flags = np.where(mask == 0, 0, np.where(mask == 1, 1, 2)).astype(np.uint8)
+        content = flags.tobytes()
+        if mask.shape != (self.spaces.n_actions,) or content.strip(b"\0\1"):
             expected = f"{self.spaces.n_actions} numbers 0 or 1, it is {to_single_line(mask)}"
             raise EnvironmentFailure(f"{self._env_name}: info['action_mask'] must be {expected}", "env")
-        return None if mask.all() else mask.astype(np.uint8).tobytes()
+        return content if 0 in content else None
 
     def _read_state_key(self, observation: Any) -> StateKey:
         self._last_observation = observation

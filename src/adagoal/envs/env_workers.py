@@ -133,7 +133,7 @@ class EnvWorker:
         env.labels = env.labels[: self._n_synced]
         for key, label in new_states:
             env.state_numbers[key] = len(env.labels)
-            env.labels += (label,)
+            env.labels.append(label)
         self._n_synced = len(env.labels)
         if current is not None:
             self._position[0] = env.state_numbers[current]

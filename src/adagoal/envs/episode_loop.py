@@ -225,6 +225,34 @@ class CountingModel(NamedTuple):
     absent: Bools
 
 
+class NumberedModel(NamedTuple):
+    """A :class:`CountingModel` whose states are numbered as they are met; counts and ``terminal`` have these numbers.
+
+    The counts have room for one more state than the states met, which ``n_met`` [1] counts.
+    """
+
+    indptr: Longs
+    successors: Ints
+    cumulative: Floats
+    terminal: Bools
+    start: int
+    replan_thresholds: Longs
+    seen_successor: Ints
+    counted: Longs
+    recent: Longs
+    support: Ints
+    n: Longs
+    settled: Longs
+    visits: Longs
+    seen: Bools
+    absent: Bools
+    state_of_number: Longs  # [S] the model's state of every number
+    number_of_state: Ints  # [states of the model] the number of every state, -1 if it was not met
+    n_met: Longs
+    terminal_states: Bools  # [states of the model]
+    absent_pairs: Bools  # [pairs of the model], or empty
+
+
 @overload(sample_column, inline="always")
 def _compiled_sample_column(cumulative_weights, u):  # type: ignore[no-untyped-def]
     return lambda cumulative_weights, u: min(
@@ -260,6 +288,9 @@ def _compiled_reset_from(env, state):  # type: ignore[no-untyped-def]
 
 @overload(take_action, inline="always")
 def _compiled_take_action(env, state, action, rng):  # type: ignore[no-untyped-def]
+    if "state_of_number" in env.fields:
+        return _take_numbered_action
+
     def step(env, state, action, rng):  # type: ignore[no-untyped-def]
         env.visits[state] += 1
         pair = state * (env.n.shape[0] // env.visits.shape[0]) + action
@@ -279,6 +310,42 @@ def _compiled_take_action(env, state, action, rng):  # type: ignore[no-untyped-d
         return next_state, REPLAN_DUE if env.n[pair] >= env.replan_thresholds[pair] else NO_EVENT
 
     return step
+
+
+@register_jitable
+def _take_numbered_action(env, state, action, rng):  # type: ignore[no-untyped-def]
+    A = env.n.shape[0] // env.visits.shape[0]
+    env.visits[state] += 1
+    pair = state * A + action
+    if env.absent[pair]:
+        return np.int64(env.start), NO_EVENT
+    u, k = rng.random(), env.indptr[env.state_of_number[state] * A + action]
+    while env.cumulative[k] <= u:
+        k += 1
+    successor = env.successors[k]
+    is_new = env.number_of_state[successor] < 0
+    if is_new:
+        _number_state(env, successor, A)  # type: ignore[no-untyped-call]
+    next_state = np.int64(env.number_of_state[successor])
+    count_transition(pair, next_state, env.seen_successor, env.counted, env.recent, env.support, env.n, env.settled)
+    # Without room for another state the rollout must end, and the next one enlarges the arrays.
+    if is_new and (env.n_met[0] < len(env.visits) or env.n_met[0] == len(env.number_of_state)):
+        return next_state, NEW_STATE
+    return next_state, REPLAN_DUE if is_new or env.n[pair] >= env.replan_thresholds[pair] else NO_EVENT
+
+
+@register_jitable
+def _number_state(env, model_state, A):  # type: ignore[no-untyped-def]
+    """Give a state of the model the next number."""
+    number = env.n_met[0]
+    env.n_met[0] += 1
+    env.number_of_state[model_state], env.state_of_number[number] = number, model_state
+    env.seen[number], env.terminal[number] = True, env.terminal_states[model_state]
+    # As TransitionCounts.mark_absent_pairs.
+    for a in range(A if len(env.absent_pairs) else 0):
+        if env.absent_pairs[model_state * A + a]:
+            x = number * A + a
+            env.absent[x], env.support[x], env.seen_successor[x, 0] = True, 1, env.start
 
 
 play_episodes_compiled = compiled(**COUNTING_LOOP_OPTIONS)(play_episodes)  # type: ignore[no-untyped-call]

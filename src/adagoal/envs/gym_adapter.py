@@ -26,7 +26,7 @@ from adagoal.core.goal_space import GoalSpace
 from adagoal.core.transition_data import TransitionCounts
 from adagoal.core.types import CallTexts, Floats, ObservedStates
 from adagoal.envs import episode_loop, observation_keys
-from adagoal.envs.base_env import BaseEnv, CountingEnv, Diagnostics, EnvProperties, MonitoredEnv
+from adagoal.envs.base_env import INITIAL_STATES, BaseEnv, CountingEnv, Diagnostics, EnvProperties, MonitoredEnv
 from adagoal.envs.env_backends import DEFAULT_MAX_STATES, ActionMask, EnvBackend, InProcessEnv, SubprocessEnv
 from adagoal.envs.observation_keys import StateKey
 from adagoal.parallel.worker_process import WorkerKilled
@@ -39,8 +39,6 @@ StartSeed = int | str | None
 
 class IndexedEnv:
     """A Gymnasium environment with numbered states: maps observations to numbers, resets, and replays episodes."""
-
-    INITIAL_STATES = 64  # states allocated at first, if the environment does not declare their number
 
     def __init__(self, backend: EnvBackend, name: str, start_seed: StartSeed, max_states: int | None) -> None:
         self.name, self.backend, self.n_actions = name, backend, backend.spaces.n_actions
@@ -56,7 +54,7 @@ class IndexedEnv:
         self._start_observation = backend.observation()  # unused if the start is virtual
         # A random first observation is a transition of a virtual start, so its distribution is learnt like any other.
         self.has_virtual_start = start_seed == "random" or len(start_keys) > 1
-        self.labels: tuple[str, ...] = ()
+        self.labels: list[str] = []
         self.state_numbers: dict[StateKey, int] = {}  # of the states met so far, or of all declared states
         declared_states = backend.spaces.declared_states
         self._states_declared = declared_states is not None
@@ -66,11 +64,11 @@ class IndexedEnv:
             self.state_bound = self.initial_states = len(self.state_numbers) + self.has_virtual_start
         else:
             self.start, self.state_bound = 0, max_states or DEFAULT_MAX_STATES
-            self.initial_states = min(self.INITIAL_STATES, self.state_bound)
+            self.initial_states = min(INITIAL_STATES, self.state_bound)
             self.state_numbers = {} if self.has_virtual_start else {start_keys.pop(): 0}
             # The key of a state machine is its label; other observations may be long.
             has_key = backend.spaces.key_format["kind"] == "key" and not self.has_virtual_start
-            self.labels = (backend.label() if has_key else "start",)
+            self.labels = [backend.label() if has_key else "start"]
 
     def get_properties(self) -> EnvProperties:
         """Return what is known before the first step."""
@@ -123,7 +121,7 @@ class IndexedEnv:
         if self._goal_space is not None:
             self._goal_space.add_state(state, self.backend.observation(), label)
         self.state_numbers[key] = state
-        self.labels += (label,)
+        self.labels.append(label)
         return state
 
     def assign_states_to_goals(self, space: GoalSpace, labels: tuple[str, ...]) -> bool:
@@ -215,7 +213,7 @@ class IndexedEnv:
         saved = snapshot["states"]
         numbers = {observation_keys.key_from_json(key): s + self.has_virtual_start for s, key in enumerate(saved)}
         # A forged label must not put several lines or control characters on a terminal.
-        labels = tuple(to_single_line(label) for label in snapshot["labels"])
+        labels = [to_single_line(label) for label in snapshot["labels"]]
         if not len(labels) - self.has_virtual_start == len(numbers) == len(saved):
             raise ValueError("the states do not have one number and one label each")
         same_start = self.has_virtual_start or list(numbers)[:1] == list(self.state_numbers)[:1]
@@ -282,7 +280,7 @@ class GymAdapter(MonitoredEnv):
         return self._env.backend
 
     def _observed_labels(self) -> tuple[str, ...]:
-        return self._env.labels
+        return tuple(self._env.labels)
 
     def rollout(
         self, plan: ExplorationPlan, weights: Floats, counts: TransitionCounts, rng: Generator, limits: RolloutLimits

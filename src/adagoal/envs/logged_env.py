@@ -28,6 +28,8 @@ class LoggedEnv(BaseEnv):
     some. ``n_states``: bound on the number of states, seen or not.
     """
 
+    layout = None  # a log has no map
+
     def __init__(
         self,
         log: RecordedTransitions,

@@ -15,14 +15,14 @@ import hashlib
 import inspect
 import json
 import operator
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
-from adagoal.core.errors import InputError
+from adagoal.core.errors import InputError, to_single_line
 from adagoal.core.types import DIGEST_BYTES, Failure
 from adagoal.core.user_code import USER_CODE_SECTION
 
@@ -210,16 +210,82 @@ def key_from_json(data: Any) -> StateKey:
     return data
 
 
+def label_observation(observation: Any, first: Any) -> str:
+    """Return an observation in a few words; a long one by the entries in which it differs from the ``first``."""
+    line = to_single_line(observation)
+    # The end of a cut line is lost, and with it often what tells two states apart.
+    if not line.endswith("\N{HORIZONTAL ELLIPSIS}") or not isinstance(observation, Mapping | tuple | np.ndarray | str):
+        return line
+    return to_single_line(", ".join(_differing_entries("", observation, first))) or line
+
+
+def _differing_entries(name: str, value: Any, first: Any) -> Iterator[str]:
+    if isinstance(value, Mapping) and isinstance(first, Mapping):
+        for key in value:
+            yield from _differing_entries(f"{name}.{key}" if name else str(key), value[key], first.get(key))
+    elif isinstance(value, tuple) and isinstance(first, tuple) and len(value) == len(first):
+        for i, parts in enumerate(zip(value, first, strict=True)):
+            yield from _differing_entries(f"{name}[{i}]", *parts)
+    elif isinstance(value, np.ndarray) and isinstance(first, np.ndarray) and value.shape == first.shape and value.ndim:
+        # A label has room for a few.
+        for place in np.argwhere(value != first)[:8].tolist():
+            yield f"{name}[{','.join(map(str, place))}]={value[tuple(place)]}"
+    elif isinstance(value, str) and isinstance(first, str):
+        differs = next((i for i, (a, b) in enumerate(zip(value, first, strict=False)) if a != b), None)
+        # From the word that differs; a text that goes on where the first one ends is shown whole.
+        text = value if differs is None else value[value.rfind(" ", 0, differs) + 1 :]
+        if value != first:
+            yield f"{name}={text}" if name else text
+    elif not np.array_equal(value, first):
+        yield f"{name}={value}"
+
+
 def is_minigrid_env(base: Any) -> bool:
     """Return whether an unwrapped environment is one of MiniGrid's."""
     return all(hasattr(base, name) for name in ("grid", "agent_pos", "agent_dir", "carrying", "max_steps"))
 
 
+class MiniGridKeyReader:
+    """Reads the key of the full state of a MiniGrid environment.
+
+    Most steps move nothing but the agent. So the keys of empty cells and walls are joined once, and again when an
+    object enters or leaves a cell. Other objects, for instance doors, may change in place and are encoded every time.
+    """
+
+    def __init__(self, base: Any) -> None:
+        self._minigrid_env = base
+        self._cells: list[Any] = []  # at the last call
+        self._parts: list[bytes] = []  # keys of the cells; those of neighbouring empty cells and walls are joined
+        self._object_places: list[tuple[int, int]] = []  # (part, cell) of every other object
+
+    def __call__(self) -> bytes:
+        """Return the key of the current state."""
+        base = self._minigrid_env
+        cells, (x, y) = base.grid.grid, base.agent_pos
+        # Lists compare their entries by identity first, so an unchanged grid takes a few microseconds.
+        if cells != self._cells:
+            self._join_constant_cells(cells)
+        for part, cell in self._object_places:
+            self._parts[part] = _minigrid_object_key(cells[cell])
+        head = bytes((x, y, base.agent_dir)) + _minigrid_object_key(base.carrying)
+        return head + b"".join(self._parts) + str(base.mission).encode()
+
+    def _join_constant_cells(self, cells: list[Any]) -> None:
+        self._cells, self._parts, self._object_places = list(cells), [], []
+        constant: list[bytes] = []
+        for cell, thing in enumerate(cells):
+            if thing is None or thing.type == "wall":
+                constant.append(_minigrid_object_key(thing))
+                continue
+            self._parts += b"".join(constant), b""
+            self._object_places.append((len(self._parts) - 1, cell))
+            constant.clear()
+        self._parts.append(b"".join(constant))
+
+
 def minigrid_state_key(base: Any) -> bytes:
     """Return the key of the full state of a MiniGrid environment."""
-    x, y = base.agent_pos
-    objects = (_minigrid_object_key(thing) for thing in (base.carrying, *base.grid.grid))
-    return bytes((x, y, base.agent_dir)) + b"".join(objects) + str(base.mission).encode()
+    return MiniGridKeyReader(base)()
 
 
 def _minigrid_object_key(thing: Any) -> bytes:

@@ -8,6 +8,7 @@ import functools
 import importlib
 import inspect
 import os
+import re
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
@@ -178,8 +179,19 @@ def make_single_env(
         return adapter, name
     if hasattr(env, "rollout") and not isinstance(env, TabularMDP):
         return env, env.name
-    kinds = "a name, a file, a matrix, a Model, a Gymnasium environment or a TabularEnv"
-    raise InputError(f"must be {kinds}, got {type(env).__name__}", "env")
+    raise wrong_env_type(env)
+
+
+def wrong_env_type(env: object) -> InputError:
+    """Return the error for an object that is no environment."""
+    text = "must be a name, a file, a matrix, a Model, a Gymnasium environment or a TabularEnv, got "
+    if isinstance(env, type):
+        return InputError(f"{text}the class {env.__name__}; pass an object: {env.__name__}(...)", "env")
+    name = type(env).__name__
+    if hasattr(env, "reset") and hasattr(env, "step"):
+        hint = "it has reset and step, but it is no gymnasium.Env; put it into a class derived from gymnasium.Env"
+        return InputError(f"{text}{name}: {hint}", "env")
+    return InputError(f"{text}{name}", "env")
 
 
 def _make_env_by_id(
@@ -371,28 +383,38 @@ def _convert_package_errors(env: str, arguments: Mapping[str, Any]) -> Iterator[
 def _resolve_gym_spec(env: str) -> tuple[EnvSpec, list[str]]:
     """Find an id; the newest version replaces one that was removed, or that was not given."""
     module, colon, rest = env.partition(":")
+    text = f"unknown environment {env!r}; {_similar_names(env)}"
+    # Training registers these ids, which the similar names would miss.
+    if env.startswith(TRAINING_FAMILIES):
+        text = f"{env} has continuous actions, so it is for adagoal train; explore takes discrete ones"
+    unknown = InputError(text, "env")
     if colon:
         importlib.import_module(module)
+        unknown = InputError(f"the module {module} registers no environment {rest!r}; {_similar_names(rest)}", "env")
         env = rest
     if env in gymnasium.registry:
         return gymnasium.spec(env), []
     try:
         namespace, name, version = parse_env_id(env)
     except gymnasium.error.Error:
-        raise InputError(_unknown_env_message(env), "env") from None
+        raise unknown from None
     versions = [spec for spec in gymnasium.registry.values() if (spec.namespace, spec.name) == (namespace, name)]
     newest = max(versions, key=lambda spec: spec.version or 0, default=None)
     if newest is None or (version or 0) > (newest.version or 0):
-        raise InputError(_unknown_env_message(env), "env")
+        raise unknown
     return newest, [f"{env} is not in the installed Gymnasium: {newest.id} was used instead"]
 
 
-def _unknown_env_message(env: str) -> str:
-    # Training registers these ids, which the similar names below would miss.
-    if env.startswith(TRAINING_FAMILIES):
-        return f"{env} has continuous actions, so it is for adagoal train; explore takes discrete ones"
+def _similar_names(env: str) -> str:
+    """Return names like an unknown one as a question; without any, how to name the package of an id."""
     names = [*MODEL_BUILDERS, *user_code.list_plugin_names(user_code.PluginGroup.ENVIRONMENTS), *gymnasium.registry]
-    by_lower_case = {name.lower(): name for name in names}
-    close = [by_lower_case[match] for match in difflib.get_close_matches(env.lower(), by_lower_case, n=3, cutoff=0.5)]
-    hint = f"did you mean {' or '.join(close)}?" if close else "`adagoal envs` lists all names"
-    return f"unknown environment {env!r}; {hint}"
+    # Without versions, else every name with the same version is similar; of several versions the last one is newest.
+    by_stem = {_stem_of_id(name): name for name in names}
+    close = [by_stem[match] for match in difflib.get_close_matches(_stem_of_id(env), by_stem, n=3, cutoff=0.6)]
+    if close:
+        return f"did you mean {' or '.join(close)}?"
+    return "`adagoal envs` lists all names, and an id of another package is written MODULE:ID (ale_py:ALE/Pong-v5)"
+
+
+def _stem_of_id(env_id: str) -> str:
+    return re.sub(r"-v\d+$", "", env_id.lower())

@@ -22,9 +22,10 @@ from adagoal.core.file_io import FileContents, arrays_content, json_content
 from adagoal.core.goal_space import membership_mask
 from adagoal.core.installation import install_command
 from adagoal.core.tabular_policy import Policy
-from adagoal.core.types import resolve_number, state_label
+from adagoal.core.types import Longs, resolve_number, state_label
 from adagoal.envs import model_sources
 from adagoal.envs.model import TabularMDP
+from adagoal.envs.observation_keys import hash_state_key
 from adagoal.runs.exploration_files import (
     POLICIES_SCHEMA,
     RESULT_SCHEMA,
@@ -314,15 +315,16 @@ class Result:
         return resolve_number(label, [to_single_line(name) for name in self.view.labels], self.n_states, "state")
 
     def table(self) -> list[dict[str, Any]]:
-        """Return one row per goal that was seen, those of the result first.
+        """Return one row per goal that was seen, those of the result first, by their lower bounds.
 
         ``within`` says whether the goal is one of the result, ``open`` whether its certificate is unfinished; ``error``
         is NaN for other goals, and ``states`` is the number of its states.
 
         Examples
         --------
-        >>> [(row["label"], row["within"]) for row in result.table()][:2]
-        [('(0, 0)', True), ('(0, 1)', True)]
+        >>> nearest = result.table()[0]
+        >>> nearest["label"], nearest["within"], nearest["upper"]
+        ('(0, 0)', True, 0.0)
         """
 
         def row(goal: int) -> dict[str, Any]:
@@ -339,7 +341,9 @@ class Result:
             }
 
         chosen, still_open = set(self.goals), set(self.open_goals)
-        return [row(goal) for goal in (*self.goals, *(g for g in self.certificates if g not in chosen))]
+        return [
+            row(g) for g in sorted(self.certificates, key=lambda g: (g not in chosen, self.certificates[g].lower, g))
+        ]
 
     def pairs_to_try(self) -> list[dict[str, Any]]:
         """Return what to try next if data leave goals open (:func:`adagoal.certify_data`): most tries first.
@@ -535,6 +539,24 @@ def to_data_frame(rows: Any, **options: Any) -> Any:
     except ImportError:
         raise InputError(f"a data frame needs pandas: {install_command('pandas')}") from None
     return pandas.DataFrame(rows, **options)
+
+
+def numbers_states_as_met(result: Result) -> bool:
+    """Return whether the run numbered the states of a large model, or other whole numbers, as it met them."""
+    return result.view.observation_space == {"kind": "whole"}
+
+
+def find_model_states(result: Result, n_states: int) -> Longs:
+    """Return [N] the model's numbers of the states of such a run, in a model of ``n_states`` states."""
+    numbers = {row.tobytes(): number for number, row in enumerate(result.arrays["observations"])}
+    states = np.full(len(numbers), -1)
+    for state in range(n_states):
+        number = numbers.get(hash_state_key(state))
+        if number is not None:
+            states[number] = state
+    if (states < 0).any():
+        raise InputError(f"the result is about other states than the {n_states} of the model")
+    return states
 
 
 def load_result(path: str | Path) -> Result:
