@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from adagoal.compare import method_comparison
-from adagoal.compare.experiment_runner import ExperimentOptions
+from adagoal.comparison import method_comparison
+from adagoal.comparison.experiment_runner import ExperimentOptions
 from scipy import sparse
 
 import adagoal
