@@ -3,6 +3,7 @@ PYTHON ?= python3
 VENV ?= .venv
 SB3 ?= .venv-sb3
 PANDA ?= .venv-panda
+GALLERY ?= .venv-gallery
 BIN = $(VENV)/bin
 FAST_XLA = --xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true --xla_cpu_use_fusion_emitters=false
 AS_EVER = tests/deep/test_longer.py
@@ -13,7 +14,7 @@ SECOND = tests/test_[p-z]*.py
 unexport PYTHONDONTWRITEBYTECODE
 PIP_INSTALL = -m pip --disable-pip-version-check --quiet install --no-compile --constraint constraints.txt
 
-.PHONY: help demo test warm test-deep test-first test-second lint format docs check-slow check-memory check-package check-sb3 check-panda package bench clean
+.PHONY: help demo test warm test-deep test-first test-second lint format docs check-slow check-memory check-package check-sb3 check-panda check-gallery package bench clean
 
 help:
 	@echo "make demo        explore the two-room world with live progress, and write its report"
@@ -27,6 +28,7 @@ help:
 	@echo "make check-package  the wheel in empty environments (part of check-slow)"
 	@echo "make check-sb3   the goal rules in Stable-Baselines3, in an environment of their own (PyTorch)"
 	@echo "make check-panda trainings in panda-gym, in an environment of their own (Python 3.11; part of check-slow)"
+	@echo "make check-gallery  the examples of docs/gallery.md, in an environment of their own"
 	@echo "make bench       benchmarks of the solver and the planner"
 	@echo "make clean       remove the environment, caches and build outputs (not runs/)"
 
@@ -117,6 +119,15 @@ $(PANDA)/stamp: $(VENV)/stamp-python pyproject.toml constraints.txt
 check-panda: $(PANDA)/stamp
 	$(PANDA)/bin/pytest tests/panda
 
+$(GALLERY)/stamp: $(VENV)/stamp-python pyproject.toml
+	$(PYTHON) -m venv $(GALLERY)
+	$(GALLERY)/bin/python -m pip --disable-pip-version-check --quiet install --no-compile --editable '.[minigrid]' \
+	  pytest matplotlib nasim==0.12.0 textworld==1.7.0 aalpy==2.0.0 gymnax==1.0.1
+	@touch $@
+
+check-gallery: $(GALLERY)/stamp
+	$(GALLERY)/bin/pytest tests/gallery
+
 # The pages are gathered in build/docs: those of docs/, the tutorials as they were played, the reference, the demo.
 docs: $(VENV)/stamp-dev
 	$(BIN)/python docs/tools/stage.py build/docs
@@ -138,5 +149,5 @@ bench: $(VENV)/stamp-dev
 	  echo "== $$file"; $(BIN)/python $$file || exit 1; done
 
 clean:
-	rm -rf $(VENV) $(SB3) $(PANDA) build dist site .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) $(SB3) $(PANDA) $(GALLERY) build dist site .pytest_cache .mypy_cache .ruff_cache
 	find src tests benchmarks experiments -name __pycache__ -type d -prune -exec rm -rf {} +
