@@ -252,6 +252,7 @@ def test_a_budget_keeps_what_is_known():
         ({"radius": 5}, "radius: give either radius, or within and probability"),
         ({"within": None, "radius": 5}, "probability: needs the number of steps"),
         ({"epsilon": 1.0}, "epsilon: must be below 1"),
+        ({"epsilon": 0.6}, "epsilon: must be below the probability 0.6, got 0.6"),
         ({"avoid": [0]}, "avoid: the start is among the states to avoid"),
         ({"avoid": [5], "goals": [5]}, "avoid: goal 5 lies inside the set to avoid"),
         ({"avoid": [99]}, "avoid: must be one or more states in 0..15, got 99"),
