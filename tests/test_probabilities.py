@@ -102,6 +102,27 @@ def test_without_uncertainty_both_bounds_are_the_truth(seed):
     assert values == pytest.approx(truth, abs=1e-12)
 
 
+def masked_model(rare):
+    """The start leads to the goal 2, or with probability ``rare`` to 1, where action 0 is absent and 1 leads to 0."""
+    first = {2: 1.0 - rare, 1: rare}
+    rows = [first, first, {0: 1.0}, {0: 1.0}, {2: 1.0}, {2: 1.0}]
+    return model_from_rows(rows, 2, start=0, action_mask=[[1, 1], [0, 1], [1, 1]])
+
+
+def test_an_absent_action_gives_up():
+    table, avoid = np.zeros((3, 3), np.int16), np.zeros(3, bool)
+    assert policy_probability(masked_model(0.5), table, 2, avoid) == 0.5
+    table[:, 1] = 1
+    assert policy_probability(masked_model(0.5), table, 2, avoid) == 0.75
+
+
+def test_policies_give_up_in_states_never_seen():
+    result = adagoal.explore(masked_model(1e-9), within=3, probability=0.8, epsilon=0.1, goals=[2], seed=0)
+    assert result.status is Status.CERTIFIED
+    assert result.arrays["visits"][1] == 0
+    assert (result.policy(2).actions[:, 1] == result.reset_action).all()
+
+
 def divergence_missed(rng, p, n, weaken=1.0):
     """Whether the ball of one pair has ever lost p, in a run of n transitions."""
     counts = TransitionCounts(len(p), 1, 0, width=len(p))

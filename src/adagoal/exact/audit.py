@@ -270,9 +270,9 @@ def policy_probability(mdp: TabularMDP, actions: Actions, goal: GoalStates, avoi
     inside = goal_state_mask(mdp, goal) & ~avoid
     h = inside.astype(float)
     for table in actions[::-1]:
-        # The reset gives up.
-        plays = (table < A) & ~mdp.terminal & ~avoid
         pairs = np.arange(S) * A + np.minimum(table, A - 1)
+        # The reset gives up, and so does an action that does not exist in the state.
+        plays = (table < A) & ~mdp.absent[pairs] & ~mdp.terminal & ~avoid
         h = np.where(inside, 1.0, np.where(plays, (P @ h)[pairs], 0.0))
     return float(h[mdp.start])
 

@@ -97,9 +97,10 @@ class ReachProbabilities:
             reset_log,
             0,
         )
-        S = counts.n_states
-        self.explore: Actions = np.zeros((within, S, 1), np.int16)  # [k, S, columns] greedy for U
-        self.proven: Actions = np.zeros((within, S, 1), np.int16)  # [k, S, columns] greedy for W, when W was best
+        # In states never seen every action may be absent, so the tables give up there.
+        gives_up = np.full((within, counts.n_states, 1), counts.n_actions, np.int16)
+        self.explore: Actions = gives_up  # [k, S, columns] greedy for U
+        self.proven: Actions = gives_up.copy()  # [k, S, columns] greedy for W, when W was best
         self.missed: Floats = np.zeros(1)  # [columns] 1 - U at the start
         self.failed: Floats = np.ones(1)  # [columns] 1 - W at the start
         self.goal_state: Longs = np.full(1, -1)
@@ -232,7 +233,7 @@ class ReachProbabilities:
             self.space.goals_of_states[: c.n_states]
         ]
         goals = HorizonGoals(at, np.flatnonzero(c.seen), c.terminal | avoided, avoided, c.absent, ENOUGH * self.epsilon)
-        tables = np.zeros((2, self.within, c.n_states, len(block)), np.int16)
+        tables = np.full((2, self.within, c.n_states, len(block)), c.n_actions, np.int16)
         U, W = bound_probabilities(self.sets.model(), goals, *tables)
         self.explore[:, :, block] = tables[0]
         # The bounds of every plan hold together, so the best of all plans are kept.
