@@ -123,6 +123,26 @@ def test_policies_give_up_in_states_never_seen():
     assert (result.policy(2).actions[:, 1] == result.reset_action).all()
 
 
+def test_the_audit_speaks_of_probabilities():
+    result = run(budget=5_000)
+    right, wrong = (str(adagoal.audit(one)) for one in (run(), replace(result, goals=[])))
+    assert "All 11 policies are within epsilon = 0.2 of the best probability within 20 steps (C1)." in right
+    assert "No goal with probability at least 0.6 is missing, and none below probability 0.4 was returned" in right
+    assert "goals are missing with probability at least 0.6, or returned below probability 0.4." in wrong
+
+
+def test_labels_of_exported_goals_win(tmp_path):
+    rows = [{1: 1.0}, {2: 0.5, 3: 0.5}, *[{3: 1.0}] * 6]
+    danger = np.arange(4) == 1
+    model = replace(model_from_rows(rows, 2), sets=dict.fromkeys(("goal_3", "avoid", "danger"), danger))
+    adagoal.explore(model, within=3, probability=0.4, epsilon=0.1, goals=[3], out=tmp_path)
+    text = adagoal.export(tmp_path, "drn")[0].read_text()
+    labels = {int(line.split()[1]): line.split()[2:] for line in text.splitlines() if line.startswith("state ")}
+    assert [state for state, names in labels.items() if "goal_3" in names] == [3, 4], "3 and anything"
+    assert [state for state, names in labels.items() if "danger" in names] == [1]
+    assert not any("avoid" in names for names in labels.values())
+
+
 def divergence_missed(rng, p, n, weaken=1.0):
     """Whether the ball of one pair has ever lost p, in a run of n transitions."""
     counts = TransitionCounts(len(p), 1, 0, width=len(p))
