@@ -143,6 +143,17 @@ def test_labels_of_exported_goals_win(tmp_path):
     assert not any("avoid" in names for names in labels.values())
 
 
+@pytest.mark.parametrize("method", ["certified", "intervals"])
+def test_rounding_drops_no_goal_of_probability_one(method):
+    rows = [{1: 0.3, 2: 0.3, 3: 0.4}, {4: 0.5, 5: 0.25, 6: 0.25}, {4: 0.1, 5: 0.45, 6: 0.45}, {4: 0.2, 5: 0.2, 6: 0.6}]
+    model = model_from_rows([*rows, *[{7: 1.0}] * 4], 1, start=0)
+    setting = {"within": 3, "probability": 1.0, "epsilon": 0.3, "goals": [7], "method": method}
+    results = [adagoal.explore(model, **setting, seed=seed) for seed in range(20)]
+    assert all(adagoal.audit(result).ok for result in results)
+    assert [result.goals for result in results] == [[7]] * 20
+    assert [result.certificate(7).upper for result in results] == [1.0] * 20
+
+
 def divergence_missed(rng, p, n, weaken=1.0):
     """Whether the ball of one pair has ever lost p, in a run of n transitions."""
     counts = TransitionCounts(len(p), 1, 0, width=len(p))

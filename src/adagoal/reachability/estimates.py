@@ -40,6 +40,17 @@ ENOUGH = 0.25
 MAX_TABLE_ENTRIES = 2**31  # of a policy table: 4 GiB
 
 
+def rounding_margin(within: int, n_successors: int) -> float:
+    """Return a bound on the rounding error of the recursion over ``within`` steps (docs/probabilities.md, rounding).
+
+    Without it, probability 1 would ask for a U of exactly 1, and a sum of frequencies may be 1 - 1e-16.
+
+    >>> rounding_margin(50, 4) < 1e-12
+    True
+    """
+    return within * (8 * n_successors + 32) * 2.0**-53
+
+
 class KernelSets(Protocol):
     """Confidence sets of all pairs, valid at all times together with probability 1 - delta."""
 
@@ -234,7 +245,10 @@ class ReachProbabilities:
         ]
         goals = HorizonGoals(at, np.flatnonzero(c.seen), c.terminal | avoided, avoided, c.absent, ENOUGH * self.epsilon)
         tables = np.full((2, self.within, c.n_states, len(block)), c.n_actions, np.int16)
-        U, W = bound_probabilities(self.sets.model(), goals, *tables)
+        model = self.sets.model()
+        U, W = bound_probabilities(model, goals, *tables)
+        margin = rounding_margin(self.within, model.successor.shape[1])
+        U, W = np.minimum(U + margin, 1.0), np.maximum(W - margin, 0.0)
         self.explore[:, :, block] = tables[0]
         # The bounds of every plan hold together, so the best of all plans are kept.
         self.missed[block] = np.maximum(self.missed[block], 1.0 - U)
