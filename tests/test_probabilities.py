@@ -358,8 +358,17 @@ def test_storm_agrees_on_the_program_and_on_the_exported_intervals(tmp_path):
         assert low <= exact <= high
 
 
-def test_a_goal_that_holds_the_start_is_certain():
+def test_a_goal_that_holds_a_known_start_is_certain():
     assert run(goals=[0]).certificates == {0: (1.0, 1.0)}
-    assert adagoal.explore(
-        Walk(), within=2, probability=0.9, epsilon=0.1, max_states=10, goals={"here": lambda x: x[0] == 1}
-    ).goals == [0]
+
+
+@pytest.mark.parametrize("goals", [{"here": lambda x: x[0] == 1}, None])
+def test_a_goal_that_holds_an_inferred_start_is_as_certain_as_the_reset(goals):
+    setting = {"within": 2, "probability": 0.9, "epsilon": 0.1, "max_states": 10, "goals": goals}
+    result = adagoal.explore(Walk(), **setting)
+    assert result.status is Status.CERTIFIED
+    assert 0 in result.goals
+    resets = result.arrays["visits"].sum() - result.arrays["moves_count"].sum()
+    lower, upper = result.certificate(0)
+    assert 0.9 <= lower == pytest.approx((0.05 * 0.1) ** (1 / resets))
+    assert upper == 1.0

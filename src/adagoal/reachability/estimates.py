@@ -125,12 +125,12 @@ class ReachProbabilities:
         return self.space.goal_numbers
 
     @property
-    def _reset_q(self) -> Floats:
-        """Bound on the probability that a reset leads elsewhere [columns] (lemma 10); 0 if the goal holds the start."""
-        resets, q = self.counts.n_resets, 0.0
-        if self._reset_log is not None:
-            q = -math.expm1(-self._reset_log / resets) if resets else 1.0
-        return np.where(self._holds_start(self.goal_state), 0.0, q)
+    def _reset_q(self) -> float:
+        """Bound on the probability that a reset, with which an attempt begins, leads elsewhere (lemma 10)."""
+        if self._reset_log is None:
+            return 0.0
+        resets = self.counts.n_resets
+        return -math.expm1(-self._reset_log / resets) if resets else 1.0
 
     def _holds_start(self, goals: Longs) -> Bools:
         return self.space.contains_state(self.counts.start, goals) & (goals >= 0)
@@ -154,7 +154,7 @@ class ReachProbabilities:
     def distance_bounds(self, goal: int) -> tuple[float, float]:
         """(W, U): the policy reaches the goal with probability W at least, no policy with more than U."""
         j = self.column[goal]
-        return float(1.0 - self._upper_cost[j]), float(min(1.0 - self.missed[j] + self._reset_q[j], 1.0))
+        return float(1.0 - self._upper_cost[j]), float(min(1.0 - self.missed[j] + self._reset_q, 1.0))
 
     def goal_policy(self, goal: int) -> Actions:
         """Return the policy [k, S] that the upper cost is proved for."""
@@ -193,6 +193,8 @@ class ReachProbabilities:
         goals_of_states = np.where(
             self._avoided(c.n_states)[:, None], -1, own[self.space.goals_of_states[: c.n_states]]
         )
+        # Nor does the start: a goal that holds it is tried only to learn about the reset, by taking it.
+        goals_of_states[c.start] = -1
         return ExplorationPlan(
             self.explore, self.goal_state, self.within, thresholds, goals_of_states, max_steps, reset_ends_episode=True
         )
@@ -231,7 +233,7 @@ class ReachProbabilities:
         for name in ("explore", "proven", "missed", "failed", "stale"):
             setattr(self, name, np.ascontiguousarray(getattr(self, name)[..., copies]))
         self.goal_state = np.append(self.goal_state, goals)
-        # Rules never choose a goal that holds the start: it is reached at once.
+        # It is reached at once if the attempt begins in the start.
         self.failed[self._holds_start(self.goal_state)] = 0.0
 
     def _plan_block(self, block: Longs) -> None:
@@ -250,6 +252,7 @@ class ReachProbabilities:
         margin = rounding_margin(self.within, model.successor.shape[1])
         U, W = np.minimum(U + margin, 1.0), np.maximum(W - margin, 0.0)
         self.explore[:, :, block] = tables[0]
+        self.explore[:, c.start, self._holds_start(self.goal_state)] = c.n_actions
         # The bounds of every plan hold together, so the best of all plans are kept.
         self.missed[block] = np.maximum(self.missed[block], 1.0 - U)
         better = 1.0 - W <= self.failed[block]
