@@ -263,6 +263,63 @@ def test_states_that_are_found_on_the_way(tmp_path):
     assert all(trial.agrees for trial in adagoal.play(tmp_path, episodes=50, env=Walk()))
 
 
+class RandomStart(gymnasium.Env):
+    """The first state is 0 or 5. In 0, action 0 leads to 3 or 4; action 1 leads over 2 and 5 to 3."""
+
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def __init__(self, numbered=True):
+        spaces = gymnasium.spaces
+        self.observation_space = spaces.Discrete(6) if numbered else spaces.MultiDiscrete([6])
+
+    def observation(self):
+        return self.state if isinstance(self.observation_space, gymnasium.spaces.Discrete) else np.array([self.state])
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.state = 0 if self.np_random.random() < 0.7 else 5
+        return self.observation(), {}
+
+    def step(self, action):
+        if self.state == 0:
+            self.state = 2 if action else 3 if self.np_random.random() < 0.6 else 4
+        else:
+            self.state = {2: 5, 5: 3, 3: 3, 4: 4}[self.state]
+        return self.observation(), 0.0, False, False, {}
+
+
+@pytest.mark.parametrize("numbered", [True, False])
+def test_a_random_first_observation_has_step_one(numbered, tmp_path):
+    """Three steps with the draw: from 0 only action 0 is fast enough, which row 0 of the table need not know."""
+    setting = {"within": 3, "probability": 0.5, "epsilon": 0.1, "seed": 0, "max_states": None if numbered else 10}
+    goals = [3, 5] if numbered else {"three": lambda x: x[0] == 3}
+    explored = adagoal.explore(RandomStart(numbered), **setting, goals=goals, out=tmp_path)
+    assert explored.status is Status.CERTIFIED
+    for result in (explored, adagoal.load(tmp_path)):
+        goal, env, reached = result.goals[0], RandomStart(numbered), 0
+        policy = result.policy(goal)
+        for episode in range(400):
+            observation, _ = env.reset(seed=episode)
+            # The draw was the first step. Without restart(): giving up after the last step starts the next attempt.
+            for _ in range(2):
+                if (action := policy.act(observation)) == policy.reset_action:
+                    break
+                observation, *_ = env.step(action)
+            reached += env.state == 3
+            if action != policy.reset_action:
+                assert policy.act(observation) == policy.reset_action
+        lower, upper = result.certificate(goal)
+        assert lower - 0.05 < reached / 400 < upper + 0.05
+    # Giving up for an observation never seen starts the next attempt, too.
+    state = policy.find(RandomStart(numbered).reset(seed=1)[0])
+    policy(state)
+    find, policy.find = policy.find, lambda observation: None
+    assert policy.act(None) == policy.reset_action
+    policy.find = find
+    assert policy(state) == policy(state, 1)
+    assert policy(state) == policy(state, 2)
+
+
 def test_resume_is_bit_for_bit(tmp_path, monkeypatch):
     whole, count = run(), 0
 

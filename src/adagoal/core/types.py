@@ -36,7 +36,8 @@ class GridLayout:
 class ObservedStates(NamedTuple):
     """The digests of all observations, with which a result maps observations to states without the environment."""
 
-    # For envs.observation_keys.make_key_reader. The kind "states": the observation is a number, counted from `first`.
+    # For envs.observation_keys.make_key_reader. The kind "states": the observation is one of `size` numbers, counted
+    # from `first`.
     key_format: dict[str, Any]
     digests: NDArray[np.uint8] = np.zeros((0, DIGEST_BYTES), np.uint8)  # [N, DIGEST_BYTES]; 0 without an observation
 

@@ -138,7 +138,8 @@ class IndexedEnv:
     def observed_states(self) -> ObservedStates:
         """Return the table from observations to states."""
         if self._states_declared:
-            return ObservedStates({"kind": "states", "first": next(iter(self.state_numbers))})
+            first, size = next(iter(self.state_numbers)), len(self.state_numbers)
+            return ObservedStates({"kind": "states", "first": first, "size": size})
         digests = observation_keys.digest_states(self.state_numbers, len(self.labels))
         return ObservedStates(self.backend.spaces.key_format, digests)
 

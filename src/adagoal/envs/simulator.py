@@ -94,7 +94,8 @@ class ModelSimulator(BaseEnv):
 
     def observed_states(self) -> ObservedStates | None:
         """Return the table from observations to states for a Gymnasium environment; other models have none."""
-        return None if self._n_observations is None else ObservedStates({"kind": "states", "first": 0})
+        n = self._n_observations
+        return None if n is None else ObservedStates({"kind": "states", "first": 0, "size": n})
 
     @property
     def warnings(self) -> list[str]:
