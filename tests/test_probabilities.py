@@ -263,6 +263,26 @@ def test_states_that_are_found_on_the_way(tmp_path):
     assert all(trial.agrees for trial in adagoal.play(tmp_path, episodes=50, env=Walk()))
 
 
+@pytest.mark.parametrize("max_states", [10, 100])
+def test_labels_of_states_that_are_found_on_the_way_can_be_avoided(max_states):
+    setting = {"within": 4, "probability": 0.3, "epsilon": 0.25, "max_states": max_states, "seed": 0}
+    misspelt = adagoal.explore(Walk(), **setting, avoid=["lava", "[0]"])
+    assert misspelt.status is Status.CERTIFIED
+    assert [line for line in misspelt.warnings if "avoid" in line] == ["avoid: no state was called 'lava'"]
+    assert [misspelt.label(state) for state in np.flatnonzero(misspelt.arrays["avoided"])] == ["[0]"]
+    goals = {"four": lambda x: x[0] == 4}
+    for label in ("[4]", "[4] (end)"):
+        ending = adagoal.explore(Walk(), **setting, avoid=label, goals=goals)
+        assert ending.goals == []
+        assert ending.certificate("four").lower == 0.0
+        assert not any("avoid" in line for line in ending.warnings)
+    for label in ("[1]", "start"):
+        with pytest.raises(adagoal.InputError, match="avoid: the start is among the states to avoid"):
+            adagoal.explore(Walk(), **setting, avoid=label)
+    with pytest.raises(adagoal.InputError, match=r"avoid: .* so numbers cannot name them in advance; use labels"):
+        adagoal.explore(Walk(), **setting, avoid=[2])
+
+
 class RandomStart(gymnasium.Env):
     """The first state is 0 or 5. In 0, action 0 leads to 3 or 4; action 1 leads over 2 and 5 to 3."""
 

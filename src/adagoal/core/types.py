@@ -33,6 +33,10 @@ class GridLayout:
     marks: Mapping[str, Longs] = field(default_factory=dict)  # [n, 2]: cells that the environment names, such as "hole"
 
 
+# A state that ends the episode has this after the label of its observation, if states are numbered as they are found.
+TERMINAL_SUFFIX = " (end)"
+
+
 class ObservedStates(NamedTuple):
     """The digests of all observations, with which a result maps observations to states without the environment."""
 
