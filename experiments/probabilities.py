@@ -102,7 +102,7 @@ def run_task(task: Task, budget: int = BUDGET) -> dict[str, Any]:
     truth = ReachTruth(mdp, within, avoid)
     status = run_exploration(run, budget, truth)
     truth(run)
-    target = {"within": within, "probability": p, "epsilon": epsilon}
+    target: dict[str, Any] = {"within": within, "probability": p, "epsilon": epsilon}
     record: dict[str, Any] = {**task._asdict(), **target, "status": status, "steps": run.steps}
     record |= {"first_miss": truth.first_miss, "c1": None, "c2": None}
     if status is Status.CERTIFIED:
