@@ -18,7 +18,6 @@ from adagoal.comparison.experiment import Experiment, ExperimentOptions, Experim
 from adagoal.core.errors import Status
 from adagoal.core.exploration_run import ExplorationRun
 from adagoal.core.goal_space import GoalSpace
-from adagoal.core.tabular_policy import Policy
 from adagoal.core.transition_data import TransitionCounts
 from adagoal.core.types import Bools
 from adagoal.envs.model import TabularMDP
@@ -29,6 +28,8 @@ from adagoal.loop import run_exploration
 from adagoal.planning.model_arrays import EmpiricalModel
 from adagoal.reachability.estimates import ReachProbabilities
 from adagoal.reachability.restarted_balls import RestartedBalls
+from adagoal.runs.exploration_session import build_result
+from adagoal.settings.exploration import ExplorationSettings
 from experiments.catalogue import CATALOGUE
 from experiments.coverage import BUDGET, CHUNK, COLUMNS, at_most, broken
 from experiments.coverage_worlds import case
@@ -86,7 +87,8 @@ class ReachTruth:
 def run_task(task: Task, budget: int = BUDGET) -> dict[str, Any]:
     """Make one run with checks after every rollout, and audit it at the stop."""
     mdp, rng = case(task.family, task.seed).mdp, np.random.default_rng([task.seed, 23])
-    within, p, epsilon = int(rng.integers(2, 16)), float(rng.uniform(0.1, 0.95)), float(rng.choice([0.1, 0.2, 0.3]))
+    within, epsilon = int(rng.integers(2, 16)), float(rng.choice([0.1, 0.2, 0.3]))
+    p = float(rng.uniform(epsilon + 0.01, 0.95))
     # In half of the worlds one state must be avoided.
     avoid = np.arange(mdp.n_states) == (rng.integers(1, mdp.n_states) if rng.random() < 0.5 else -1)
     world = ModelSimulator(mdp)
@@ -100,14 +102,17 @@ def run_task(task: Task, budget: int = BUDGET) -> dict[str, Any]:
     truth = ReachTruth(mdp, within, avoid)
     status = run_exploration(run, budget, truth)
     truth(run)
-    setting = {"within": within, "probability": p, "epsilon": epsilon}
-    record: dict[str, Any] = {**task._asdict(), **setting, "status": status, "steps": run.steps}
+    target: dict[str, Any] = {"within": within, "probability": p, "epsilon": epsilon}
+    record: dict[str, Any] = {**task._asdict(), **target, "status": status, "steps": run.steps}
     record |= {"first_miss": truth.first_miss, "c1": None, "c2": None}
     if status is Status.CERTIFIED:
-        X = [g for g in range(mdp.n_states) if estimates.D[estimates.column[g]] <= estimates.L]
-        policies = {g: Policy(g, estimates.goal_policy(g), mdp.reset_action) for g in X}
+        # The result that a user gets: goals that were never seen are not in it.
+        result = build_result(ExplorationSettings(task.family, radius=within, **target), run, status)
+        policies = {g: result.policy(g) for g in result.goals}
         goals = {g: g for g in range(mdp.n_states)}
-        verdict = audit_probabilities(mdp, X, policies, within, p, epsilon, avoid, {}, goals)
+        verdict = audit_probabilities(
+            mdp, result.goals, policies, within, p, epsilon, avoid, result.certificates, goals
+        )
         record |= {"c1": verdict.c1, "c2": verdict.c2}
     return record
 

@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from adagoal.comparison import method_comparison
-from adagoal.comparison.experiment_runner import ExperimentOptions
 from scipy import sparse
 
 import adagoal
+from adagoal.comparison import method_comparison
+from adagoal.comparison.experiment_runner import ExperimentOptions
 from adagoal.core.transition_data import TransitionCounts, TransitionLog
 from adagoal.envs import simulator, toy_models
 from adagoal.envs.model import TabularMDP

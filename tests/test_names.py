@@ -207,7 +207,16 @@ def flat(sample: Any) -> list[Any]:
     return list(parts) if isinstance(parts, tuple | list) else [parts]
 
 
-@pytest.mark.parametrize("space", [{"kind": "states", "first": "a"}, {"kind": "magic"}, {"kind": "array"}, {}])
+@pytest.mark.parametrize(
+    "space",
+    [
+        {"kind": "states", "first": "a", "size": 3},
+        {"kind": "states", "first": 0},
+        {"kind": "magic"},
+        {"kind": "array"},
+        {},
+    ],
+)
 def test_a_damaged_view_is_refused(folder, tmp_path, space):
     result = adagoal.load(folder)
     damaged = StateMetadata(result.view.start, result.view.labels, None, space)

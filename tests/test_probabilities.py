@@ -102,6 +102,58 @@ def test_without_uncertainty_both_bounds_are_the_truth(seed):
     assert values == pytest.approx(truth, abs=1e-12)
 
 
+def masked_model(rare):
+    """The start leads to the goal 2, or with probability ``rare`` to 1, where action 0 is absent and 1 leads to 0."""
+    first = {2: 1.0 - rare, 1: rare}
+    rows = [first, first, {0: 1.0}, {0: 1.0}, {2: 1.0}, {2: 1.0}]
+    return model_from_rows(rows, 2, start=0, action_mask=[[1, 1], [0, 1], [1, 1]])
+
+
+def test_an_absent_action_gives_up():
+    table, avoid = np.zeros((3, 3), np.int16), np.zeros(3, bool)
+    assert policy_probability(masked_model(0.5), table, 2, avoid) == 0.5
+    table[:, 1] = 1
+    assert policy_probability(masked_model(0.5), table, 2, avoid) == 0.75
+
+
+def test_policies_give_up_in_states_never_seen():
+    result = adagoal.explore(masked_model(1e-9), within=3, probability=0.8, epsilon=0.1, goals=[2], seed=0)
+    assert result.status is Status.CERTIFIED
+    assert result.arrays["visits"][1] == 0
+    assert (result.policy(2).actions[:, 1] == result.reset_action).all()
+
+
+def test_the_audit_speaks_of_probabilities():
+    result = run(budget=5_000)
+    right, wrong = (str(adagoal.audit(one)) for one in (run(), replace(result, goals=[])))
+    assert "All 11 policies are within epsilon = 0.2 of the best probability within 20 steps (C1)." in right
+    assert "No goal with probability at least 0.6 is missing, and none below probability 0.4 was returned" in right
+    assert "goals are missing with probability at least 0.6, or returned below probability 0.4." in wrong
+
+
+def test_labels_of_exported_goals_win(tmp_path):
+    rows = [{1: 1.0}, {2: 0.5, 3: 0.5}, *[{3: 1.0}] * 6]
+    danger = np.arange(4) == 1
+    model = replace(model_from_rows(rows, 2), sets=dict.fromkeys(("goal_3", "avoid", "danger"), danger))
+    adagoal.explore(model, within=3, probability=0.4, epsilon=0.1, goals=[3], out=tmp_path)
+    text = adagoal.export(tmp_path, "drn")[0].read_text()
+    labels = {int(line.split()[1]): line.split()[2:] for line in text.splitlines() if line.startswith("state ")}
+    assert [state for state, names in labels.items() if "goal_3" in names] == [3, 4], "3 and anything"
+    assert [state for state, names in labels.items() if "danger" in names] == [1]
+    assert not any("avoid" in names for names in labels.values())
+
+
+@pytest.mark.parametrize("method", ["certified", "intervals"])
+def test_rounding_drops_no_goal_of_probability_one(method):
+    rows = [{1: 0.3, 2: 0.3, 3: 0.4}, {4: 0.5, 5: 0.25, 6: 0.25}, {4: 0.1, 5: 0.45, 6: 0.45}, {4: 0.2, 5: 0.2, 6: 0.6}]
+    model = model_from_rows([*rows, *[{7: 1.0}] * 4], 1, start=0)
+    setting = {"within": 3, "probability": 1.0, "epsilon": 0.3, "goals": [7], "method": method}
+    results = [adagoal.explore(model, **setting, seed=seed) for seed in range(20)]
+    assert all(adagoal.audit(result).ok for result in results)
+    assert [result.goals for result in results] == [[7]] * 20
+    assert [result.certificate(7).upper for result in results] == [1.0] * 20
+
+
 def divergence_missed(rng, p, n, weaken=1.0):
     """Whether the ball of one pair has ever lost p, in a run of n transitions."""
     counts = TransitionCounts(len(p), 1, 0, width=len(p))
@@ -211,6 +263,83 @@ def test_states_that_are_found_on_the_way(tmp_path):
     assert all(trial.agrees for trial in adagoal.play(tmp_path, episodes=50, env=Walk()))
 
 
+@pytest.mark.parametrize("max_states", [10, 100])
+def test_labels_of_states_that_are_found_on_the_way_can_be_avoided(max_states):
+    setting = {"within": 4, "probability": 0.3, "epsilon": 0.25, "max_states": max_states, "seed": 0}
+    misspelt = adagoal.explore(Walk(), **setting, avoid=["lava", "[0]"])
+    assert misspelt.status is Status.CERTIFIED
+    assert [line for line in misspelt.warnings if "avoid" in line] == ["avoid: no state was called 'lava'"]
+    assert [misspelt.label(state) for state in np.flatnonzero(misspelt.arrays["avoided"])] == ["[0]"]
+    goals = {"four": lambda x: x[0] == 4}
+    for label in ("[4]", "[4] (end)"):
+        ending = adagoal.explore(Walk(), **setting, avoid=label, goals=goals)
+        assert ending.goals == []
+        assert ending.certificate("four").lower == 0.0
+        assert not any("avoid" in line for line in ending.warnings)
+    for label in ("[1]", "start"):
+        with pytest.raises(adagoal.InputError, match="avoid: the start is among the states to avoid"):
+            adagoal.explore(Walk(), **setting, avoid=label)
+    with pytest.raises(adagoal.InputError, match=r"avoid: .* so numbers cannot name them in advance; use labels"):
+        adagoal.explore(Walk(), **setting, avoid=[2])
+
+
+class RandomStart(gymnasium.Env):
+    """The first state is 0 or 5. In 0, action 0 leads to 3 or 4; action 1 leads over 2 and 5 to 3."""
+
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def __init__(self, numbered=True):
+        spaces = gymnasium.spaces
+        self.observation_space = spaces.Discrete(6) if numbered else spaces.MultiDiscrete([6])
+
+    def observation(self):
+        return self.state if isinstance(self.observation_space, gymnasium.spaces.Discrete) else np.array([self.state])
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.state = 0 if self.np_random.random() < 0.7 else 5
+        return self.observation(), {}
+
+    def step(self, action):
+        if self.state == 0:
+            self.state = 2 if action else 3 if self.np_random.random() < 0.6 else 4
+        else:
+            self.state = {2: 5, 5: 3, 3: 3, 4: 4}[self.state]
+        return self.observation(), 0.0, False, False, {}
+
+
+@pytest.mark.parametrize("numbered", [True, False])
+def test_a_random_first_observation_has_step_one(numbered, tmp_path):
+    """Three steps with the draw: from 0 only action 0 is fast enough, which row 0 of the table need not know."""
+    setting = {"within": 3, "probability": 0.5, "epsilon": 0.1, "seed": 0, "max_states": None if numbered else 10}
+    goals = [3, 5] if numbered else {"three": lambda x: x[0] == 3}
+    explored = adagoal.explore(RandomStart(numbered), **setting, goals=goals, out=tmp_path)
+    assert explored.status is Status.CERTIFIED
+    for result in (explored, adagoal.load(tmp_path)):
+        goal, env, reached = result.goals[0], RandomStart(numbered), 0
+        policy = result.policy(goal)
+        for episode in range(400):
+            observation, _ = env.reset(seed=episode)
+            # The draw was the first step. Without restart(): giving up after the last step starts the next attempt.
+            for _ in range(2):
+                if (action := policy.act(observation)) == policy.reset_action:
+                    break
+                observation, *_ = env.step(action)
+            reached += env.state == 3
+            if action != policy.reset_action:
+                assert policy.act(observation) == policy.reset_action
+        lower, upper = result.certificate(goal)
+        assert lower - 0.05 < reached / 400 < upper + 0.05
+    # Giving up for an observation never seen starts the next attempt, too.
+    state = policy.find(RandomStart(numbered).reset(seed=1)[0])
+    policy(state)
+    find, policy.find = policy.find, lambda observation: None
+    assert policy.act(None) == policy.reset_action
+    policy.find = find
+    assert policy(state) == policy(state, 1)
+    assert policy(state) == policy(state, 2)
+
+
 def test_resume_is_bit_for_bit(tmp_path, monkeypatch):
     whole, count = run(), 0
 
@@ -252,6 +381,7 @@ def test_a_budget_keeps_what_is_known():
         ({"radius": 5}, "radius: give either radius, or within and probability"),
         ({"within": None, "radius": 5}, "probability: needs the number of steps"),
         ({"epsilon": 1.0}, "epsilon: must be below 1"),
+        ({"epsilon": 0.6}, "epsilon: must be below the probability 0.6, got 0.6"),
         ({"avoid": [0]}, "avoid: the start is among the states to avoid"),
         ({"avoid": [5], "goals": [5]}, "avoid: goal 5 lies inside the set to avoid"),
         ({"avoid": [99]}, "avoid: must be one or more states in 0..15, got 99"),
@@ -305,8 +435,17 @@ def test_storm_agrees_on_the_program_and_on_the_exported_intervals(tmp_path):
         assert low <= exact <= high
 
 
-def test_a_goal_that_holds_the_start_is_certain():
+def test_a_goal_that_holds_a_known_start_is_certain():
     assert run(goals=[0]).certificates == {0: (1.0, 1.0)}
-    assert adagoal.explore(
-        Walk(), within=2, probability=0.9, epsilon=0.1, max_states=10, goals={"here": lambda x: x[0] == 1}
-    ).goals == [0]
+
+
+@pytest.mark.parametrize("goals", [{"here": lambda x: x[0] == 1}, None])
+def test_a_goal_that_holds_an_inferred_start_is_as_certain_as_the_reset(goals):
+    setting = {"within": 2, "probability": 0.9, "epsilon": 0.1, "max_states": 10, "goals": goals}
+    result = adagoal.explore(Walk(), **setting)
+    assert result.status is Status.CERTIFIED
+    assert 0 in result.goals
+    resets = result.arrays["visits"].sum() - result.arrays["moves_count"].sum()
+    lower, upper = result.certificate(0)
+    assert 0.9 <= lower == pytest.approx((0.05 * 0.1) ** (1 / resets))
+    assert upper == 1.0

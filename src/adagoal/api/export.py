@@ -187,10 +187,11 @@ def _load_exported_run(folder: Path, result: Result, env: api.EnvOverride, trust
     # New states are numbered in order, so the largest number seen bounds the numbers given so far.
     n_states = counts.n_states if has_known_size else int(np.flatnonzero(counts.seen).max()) + 1
     label_sets = {f"goal_{g}": np.isin(np.arange(n_states), result.members(g)) for g in result.goals}
-    # "init" is the format's own label of the start; the writer adds it.
+    # "init" is the format's own label of the start; the writer adds it. A set of the model that is called like the
+    # label of a goal is left out.
     if isinstance(run_env, ModelSimulator):
-        states, named = run_env.model_states[:n_states], run_env.mdp.sets
-        label_sets |= {name: members[states] for name, members in named.items() if name != "init"}
+        own, states = {"init", *label_sets}, run_env.model_states[:n_states]
+        label_sets |= {name: members[states] for name, members in run_env.mdp.sets.items() if name not in own}
     has_reset = result.setting.within is None
     if not has_reset:
         label_sets["avoid"] = result.arrays["avoided"][:n_states]

@@ -365,12 +365,18 @@ class ExplorationRun:
         visits = np.zeros(len(goals))
         if "visits" in self._required_fields:
             visits = self.goal_space.visits_of_goals(self.counts.visits, goals)
+        # The start belongs to its goal already, and an episode of no steps would teach nothing.
+        eligible = ~self.goal_space.contains_state(self.env.start, goals)
+        D, E = estimates.D[columns], estimates.E[columns]
+        is_open = (D <= estimates.L) & (E > estimates.epsilon)
+        # Unless no other goal is open: then the reset is what has to be learnt (docs/probabilities.md).
+        if is_open.any() and not is_open[eligible].any():
+            eligible = is_open
         return GoalInfo(
-            D=estimates.D[columns],
-            E=estimates.E[columns],
+            D=D,
+            E=E,
             L=estimates.L,
-            # The start belongs to its goal already, and an episode of no steps would teach nothing.
-            eligible=~self.goal_space.contains_state(self.env.start, goals),
+            eligible=eligible,
             visits=visits,
             attempts=total,
             successes=reached,

@@ -34,7 +34,11 @@ class Policy:
     # Maps an observation to its state, or to None if the run never saw it.
     find: Callable[[Any], int | None] | None = field(default=None, repr=False)
     one_attempt: bool = False  # whether the table is for one attempt of T steps (docs/probabilities.md)
-    _clock: int = field(default=0, repr=False)
+    first_step: int = 0  # step of the first observation: 1 if drawing it took a step, because the start is random
+    _clock: int = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        self.restart()
 
     @property
     def stationary(self) -> bool:
@@ -42,8 +46,8 @@ class Policy:
         return len(self.actions) == 1
 
     def restart(self) -> None:
-        """Set the clock back to stage 1."""
-        self._clock = 0
+        """Set the clock back to the first observation."""
+        self._clock = self.first_step
 
     def act(self, observation: Any) -> int:
         """Return the action for an observation; ``reset_action`` asks for ``env.reset()``.
@@ -56,6 +60,8 @@ class Policy:
         state = self.find(observation)
         # The upper bound of a certificate holds for a policy that resets in every state never seen (lemma 6).
         if state is None or state >= self.actions.shape[1]:
+            if self.one_attempt:
+                self.restart()
             return self.reset_action
         return self(state)
 
@@ -67,8 +73,10 @@ class Policy:
         stage, horizon = self._clock if step is None else index(step), self.actions.shape[0]
         action = int(self.actions[stage, state]) if 0 <= stage < horizon else self.reset_action
         if step is None:
+            self._clock = stage + 1
             gives_up = self.one_attempt and action == self.reset_action
-            self._clock = 0 if gives_up else (stage + 1) % (horizon + 1)
+            if gives_up or self._clock > horizon:
+                self.restart()
         return action
 
 

@@ -33,10 +33,15 @@ class GridLayout:
     marks: Mapping[str, Longs] = field(default_factory=dict)  # [n, 2]: cells that the environment names, such as "hole"
 
 
+# A state that ends the episode has this after the label of its observation, if states are numbered as they are found.
+TERMINAL_SUFFIX = " (end)"
+
+
 class ObservedStates(NamedTuple):
     """The digests of all observations, with which a result maps observations to states without the environment."""
 
-    # For envs.observation_keys.make_key_reader. The kind "states": the observation is a number, counted from `first`.
+    # For envs.observation_keys.make_key_reader. The kind "states": the observation is one of `size` numbers, counted
+    # from `first`.
     key_format: dict[str, Any]
     digests: NDArray[np.uint8] = np.zeros((0, DIGEST_BYTES), np.uint8)  # [N, DIGEST_BYTES]; 0 without an observation
 

@@ -152,6 +152,7 @@ class EnvProperties(NamedTuple):
     first_states: LabelledStates | None  # states known at first, without the virtual start; None if all are declared
     observed_states: ObservedStates  # how observations identify states; with the digests of the first states
     reseeded: tuple[str, ...]  # random generators that every reset puts into the same state
+    start_label: str | None  # what is observed in the start, which is called "start"; None if it is virtual or declared
 
 
 class MonitoredEnv(BaseEnv, ABC):
@@ -164,6 +165,7 @@ class MonitoredEnv(BaseEnv, ABC):
         # Every reset leads to a virtual start by definition. Any other start is inferred from resets that agreed.
         super().__init__(name, n_actions, start, state_bound, initial_states, start_is_certain=has_virtual_start)
         self.layout: GridLayout | None = None
+        self.start_label = properties.start_label
         self._markov_tests = MarkovTests(n_actions)
         self._given_labels: tuple[str, ...] = ()
         # Raised by the next rollout: raised at once, it would lose the transitions of this rollout.

@@ -24,7 +24,7 @@ from adagoal.core.errors import EnvironmentFailure, InputError, to_single_line
 from adagoal.core.file_formats import COUNT_SCHEMA, check_json_value, object_schema
 from adagoal.core.goal_space import GoalSpace
 from adagoal.core.transition_data import TransitionCounts
-from adagoal.core.types import CallTexts, Floats, ObservedStates
+from adagoal.core.types import TERMINAL_SUFFIX, CallTexts, Floats, ObservedStates
 from adagoal.envs import episode_loop, observation_keys
 from adagoal.envs.base_env import INITIAL_STATES, BaseEnv, CountingEnv, Diagnostics, EnvProperties, MonitoredEnv
 from adagoal.envs.env_backends import DEFAULT_MAX_STATES, ActionMask, EnvBackend, InProcessEnv, SubprocessEnv
@@ -54,6 +54,8 @@ class IndexedEnv:
         self._start_observation = backend.observation()  # unused if the start is virtual
         # A random first observation is a transition of a virtual start, so its distribution is learnt like any other.
         self.has_virtual_start = start_seed == "random" or len(start_keys) > 1
+        start_is_observed = backend.spaces.declared_states is None and not self.has_virtual_start
+        self._start_label = backend.label() if start_is_observed else None
         self.labels: list[str] = []
         self.state_numbers: dict[StateKey, int] = {}  # of the states met so far, or of all declared states
         declared_states = backend.spaces.declared_states
@@ -76,7 +78,8 @@ class IndexedEnv:
         if not self._states_declared:
             first_states = list(zip(self.state_numbers, self.labels[self.has_virtual_start :], strict=True))
         sizes = self.n_actions, self.start, self.state_bound, self.initial_states
-        return EnvProperties(*sizes, self.has_virtual_start, first_states, self.observed_states(), self.reseeded)
+        observed = self.observed_states(), self.reseeded, self._start_label
+        return EnvProperties(*sizes, self.has_virtual_start, first_states, *observed)
 
     def _sample_start_keys(self) -> set[StateKey]:
         """Return the keys of several first observations; a single key means a fixed start."""
@@ -138,7 +141,8 @@ class IndexedEnv:
     def observed_states(self) -> ObservedStates:
         """Return the table from observations to states."""
         if self._states_declared:
-            return ObservedStates({"kind": "states", "first": next(iter(self.state_numbers))})
+            first, size = next(iter(self.state_numbers)), len(self.state_numbers)
+            return ObservedStates({"kind": "states", "first": first, "size": size})
         digests = observation_keys.digest_states(self.state_numbers, len(self.labels))
         return ObservedStates(self.backend.spaces.key_format, digests)
 
@@ -186,7 +190,7 @@ class IndexedEnv:
         key = self.terminal_key(key) if terminated else key
         state = self.state_numbers.get(key)
         if state is None:
-            return self.add_new_state(key, self.backend.label() + (" (end)" if terminated else ""))
+            return self.add_new_state(key, self.backend.label() + (TERMINAL_SUFFIX if terminated else ""))
         return state
 
     def episode_snapshot(self, at_virtual_start: bool, state_unknown: bool) -> dict[str, Any]:

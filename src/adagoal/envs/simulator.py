@@ -150,7 +150,8 @@ class ModelSimulator(BaseEnv):
         if self._numbering is not None:
             numbers = {state: number for number, state in enumerate(self.model_states.tolist())}
             return ObservedStates({"kind": "whole"}, observation_keys.digest_states(numbers, len(numbers)))
-        return None if self._n_observations is None else ObservedStates({"kind": "states", "first": 0})
+        n = self._n_observations
+        return None if n is None else ObservedStates({"kind": "states", "first": 0, "size": n})
 
     @property
     def warnings(self) -> list[str]:

@@ -70,7 +70,7 @@ class Audit:
     radius: float
     epsilon: float
     rows: tuple[GoalFinding, ...] = field(repr=False)
-    measure: str = "V"  # what is compared: values V (expected steps) or probabilities P
+    probability: float | None = None  # p, if probabilities within ``radius`` steps are compared; None: expected steps
 
     @property
     def ok(self) -> bool:
@@ -103,15 +103,21 @@ class Audit:
             sum(any(failure.startswith(kind) for failure in row.failures) for row in self.rows)
             for kind in ("C1", "C2", "certificate")
         )
-        L, epsilon = self.radius, self.epsilon
+        L, epsilon, p = self.radius, self.epsilon, self.probability
+        if p is None:
+            best, worse = "expected steps", "exceed"
+            inside, outside, origin = f"within {L:g} steps", f"beyond {L + epsilon:g} steps", "from "
+        else:
+            best, worse = f"probability within {L:g} steps", "fall below"
+            inside, outside, origin = f"with probability at least {p:g}", f"below probability {p - epsilon:g}", ""
         return (
             "The audit found no error." if self.ok else "The audit found errors.",
-            f"All {n_policies} policies are within epsilon = {epsilon:g} of the best expected steps (C1)."
+            f"All {n_policies} policies are within epsilon = {epsilon:g} of the best {best} (C1)."
             if self.c1
-            else f"C1 fails: {C1} of {n_policies} policies exceed the best expected steps by over {epsilon:g}.",
-            f"No goal within {L:g} steps is missing, and none beyond {L + epsilon:g} steps was returned (C2)."
+            else f"C1 fails: {C1} of {n_policies} policies {worse} the best {best} by over {epsilon:g}.",
+            f"No goal {inside} is missing, and none {outside} was returned (C2)."
             if self.c2
-            else f"C2 fails: {C2} goals are missing within {L:g} steps, or returned from beyond {L + epsilon:g} steps.",
+            else f"C2 fails: {C2} goals are missing {inside}, or returned {origin}{outside}.",
             f"All {n_certificates} certificates hold."
             if self.certificates
             else f"{wrong} of {n_certificates} certificates do not hold.",
@@ -119,8 +125,9 @@ class Audit:
 
     def table(self) -> str:
         """Return a text table of the goals in X or G_{L + epsilon}, and the verdict."""
+        V = "V" if self.probability is None else "P"
         lines = [
-            f"{'goal':>12} {self.measure + '*':>10} {self.measure + '^pi':>10} {'gap':>9} {'margin':>9} {'lower':>9} "
+            f"{'goal':>12} {V + '*':>10} {V + '^pi':>10} {'gap':>9} {'margin':>9} {'lower':>9} "
             f"{'upper':>9}  in      verdict"
         ]
         for row in self.rows:
@@ -180,7 +187,7 @@ def audit_policies(
         failures += _certificate_failures(best, value, *bounds)
         shown = best if g in X or in_G_L_eps else None
         rows.append(_make_finding(g, names or mdp.labels, shown, value, gap, epsilon, where, bounds, failures))
-    return _make_audit(rows, radius, epsilon, "V")
+    return _make_audit(rows, radius, epsilon)
 
 
 def _make_finding(
@@ -202,10 +209,10 @@ def _make_finding(
     return GoalFinding(goal, label, optimal, value, gap, margin, *where, *bounds, certificate_holds, tuple(failures))
 
 
-def _make_audit(rows: Sequence[GoalFinding], radius: float, epsilon: float, measure: str) -> Audit:
+def _make_audit(rows: Sequence[GoalFinding], radius: float, epsilon: float, probability: float | None = None) -> Audit:
     failed = {text.partition(":")[0] for row in rows for text in row.failures}
     c1, c2, certificates = (name not in failed for name in ("C1", "C2", "certificate"))
-    return Audit(c1, c2, certificates, radius, epsilon, tuple(rows), measure)
+    return Audit(c1, c2, certificates, radius, epsilon, tuple(rows), probability)
 
 
 def _policy_failures(in_X: bool, value: float | None, gap: float | None, epsilon: float) -> list[str]:
@@ -270,9 +277,9 @@ def policy_probability(mdp: TabularMDP, actions: Actions, goal: GoalStates, avoi
     inside = goal_state_mask(mdp, goal) & ~avoid
     h = inside.astype(float)
     for table in actions[::-1]:
-        # The reset gives up.
-        plays = (table < A) & ~mdp.terminal & ~avoid
         pairs = np.arange(S) * A + np.minimum(table, A - 1)
+        # The reset gives up, and so does an action that does not exist in the state.
+        plays = (table < A) & ~mdp.absent[pairs] & ~mdp.terminal & ~avoid
         h = np.where(inside, 1.0, np.where(plays, (P @ h)[pairs], 0.0))
     return float(h[mdp.start])
 
@@ -312,4 +319,4 @@ def audit_probabilities(
         gap = None if value is None else best - value
         where, found = (True, likely, likely_enough, g in X), [text for text, failed in failures.items() if failed]
         rows.append(_make_finding(g, names or mdp.labels, best, value, gap, epsilon, where, (lower, upper), found))
-    return _make_audit(rows, float(within), epsilon, "P")
+    return _make_audit(rows, float(within), epsilon, probability)

@@ -40,6 +40,17 @@ ENOUGH = 0.25
 MAX_TABLE_ENTRIES = 2**31  # of a policy table: 4 GiB
 
 
+def rounding_margin(within: int, n_successors: int) -> float:
+    """Return a bound on the rounding error of the recursion over ``within`` steps (docs/probabilities.md, rounding).
+
+    Without it, probability 1 would ask for a U of exactly 1, and a sum of frequencies may be 1 - 1e-16.
+
+    >>> rounding_margin(50, 4) < 1e-12
+    True
+    """
+    return within * (8 * n_successors + 32) * 2.0**-53
+
+
 class KernelSets(Protocol):
     """Confidence sets of all pairs, valid at all times together with probability 1 - delta."""
 
@@ -92,9 +103,10 @@ class ReachProbabilities:
         self.name, self.counts, self.sets, self.space, self.within = name, counts, sets, space, within
         self.L, self.epsilon, self.plans = 1.0 - probability, epsilon, 0
         self._avoided, self._reset_log = avoided, reset_log
-        S = counts.n_states
-        self.explore: Actions = np.zeros((within, S, 1), np.int16)  # [k, S, columns] greedy for U
-        self.proven: Actions = np.zeros((within, S, 1), np.int16)  # [k, S, columns] greedy for W, when W was best
+        # In states never seen every action may be absent, so the tables give up there.
+        gives_up = np.full((within, counts.n_states, 1), counts.n_actions, np.int16)
+        self.explore: Actions = gives_up  # [k, S, columns] greedy for U
+        self.proven: Actions = gives_up.copy()  # [k, S, columns] greedy for W, when W was best
         self.missed: Floats = np.zeros(1)  # [columns] 1 - U at the start
         self.failed: Floats = np.ones(1)  # [columns] 1 - W at the start
         self.goal_state: Longs = np.full(1, -1)
@@ -108,12 +120,12 @@ class ReachProbabilities:
         return self.space.goal_numbers
 
     @property
-    def _reset_q(self) -> Floats:
-        """Bound on the probability that a reset leads elsewhere [columns] (lemma 10); 0 if the goal holds the start."""
-        resets, q = self.counts.n_resets, 0.0
-        if self._reset_log is not None:
-            q = -math.expm1(-self._reset_log / resets) if resets else 1.0
-        return np.where(self._holds_start(self.goal_state), 0.0, q)
+    def _reset_q(self) -> float:
+        """Bound on the probability that a reset, with which an attempt begins, leads elsewhere (lemma 10)."""
+        if self._reset_log is None:
+            return 0.0
+        resets = self.counts.n_resets
+        return -math.expm1(-self._reset_log / resets) if resets else 1.0
 
     def _holds_start(self, goals: Longs) -> Bools:
         return self.space.contains_state(self.counts.start, goals) & (goals >= 0)
@@ -137,7 +149,7 @@ class ReachProbabilities:
     def distance_bounds(self, goal: int) -> tuple[float, float]:
         """(W, U): the policy reaches the goal with probability W at least, no policy with more than U."""
         j = self.column[goal]
-        return float(1.0 - self._upper_cost[j]), float(min(1.0 - self.missed[j] + self._reset_q[j], 1.0))
+        return float(1.0 - self._upper_cost[j]), float(min(1.0 - self.missed[j] + self._reset_q, 1.0))
 
     def goal_policy(self, goal: int) -> Actions:
         """Return the policy [k, S] that the upper cost is proved for."""
@@ -176,6 +188,8 @@ class ReachProbabilities:
         goals_of_states = np.where(
             self._avoided(c.n_states)[:, None], -1, own[self.space.goals_of_states[: c.n_states]]
         )
+        # Nor does the start: a goal that holds it is tried only to learn about the reset, by taking it.
+        goals_of_states[c.start] = -1
         return ExplorationPlan(
             self.explore, self.goal_state, self.within, thresholds, goals_of_states, max_steps, reset_ends_episode=True
         )
@@ -214,7 +228,7 @@ class ReachProbabilities:
         for name in ("explore", "proven", "missed", "failed", "stale"):
             setattr(self, name, np.ascontiguousarray(getattr(self, name)[..., copies]))
         self.goal_state = np.append(self.goal_state, goals)
-        # Rules never choose a goal that holds the start: it is reached at once.
+        # It is reached at once if the attempt begins in the start.
         self.failed[self._holds_start(self.goal_state)] = 0.0
 
     def _plan_block(self, block: Longs) -> None:
@@ -227,9 +241,13 @@ class ReachProbabilities:
             self.space.goals_of_states[: c.n_states]
         ]
         goals = HorizonGoals(at, np.flatnonzero(c.seen), c.terminal | avoided, avoided, c.absent, ENOUGH * self.epsilon)
-        tables = np.zeros((2, self.within, c.n_states, len(block)), np.int16)
-        U, W = bound_probabilities(self.sets.model(), goals, *tables)
+        tables = np.full((2, self.within, c.n_states, len(block)), c.n_actions, np.int16)
+        model = self.sets.model()
+        U, W = bound_probabilities(model, goals, *tables)
+        margin = rounding_margin(self.within, model.successor.shape[1])
+        U, W = np.minimum(U + margin, 1.0), np.maximum(W - margin, 0.0)
         self.explore[:, :, block] = tables[0]
+        self.explore[:, c.start, self._holds_start(self.goal_state)] = c.n_actions
         # The bounds of every plan hold together, so the best of all plans are kept.
         self.missed[block] = np.maximum(self.missed[block], 1.0 - U)
         better = 1.0 - W <= self.failed[block]

@@ -55,6 +55,15 @@ class StateMetadata:
         calls = getattr(env, "call_texts", None)
         return StateMetadata(env.start, tuple(env.labels), env.layout, key_format, actions, calls)
 
+    def has_virtual_start(self, digests: NDArray[np.uint8] | None) -> bool:
+        """Return whether the start is a state of its own, from which the first step draws the first observation."""
+        if self.start is None or self.observation_space is None:
+            return False
+        if self.observation_space["kind"] == "states":
+            return bool(self.start >= self.observation_space["size"])
+        # A row of zeros is a state without an observation.
+        return digests is not None and self.start < len(digests) and not digests[self.start].any()
+
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON form."""
         layout: dict[str, Any] | None = None
@@ -144,7 +153,7 @@ def _parse_layout(
 
 def _check_observation_space(space: Any) -> None:
     if space is not None and space.get("kind") == "states":
-        if not isinstance(space.get("first"), int):
+        if not all(isinstance(space.get(name), int) for name in ("first", "size")):
             raise ValueError("observations are not counted from a whole number")
     elif space is not None:
         try:

@@ -303,7 +303,7 @@ def build_result(setting: ExplorationSettings, run: ExplorationRun, status: Stat
     if digests is not None:
         arrays["observations"] = digests
     arrays |= run.bounds_history.to_arrays(run.counts) | run.counts.empirical_model_arrays() | estimates.extra_arrays()
-    warned = [*run.env.warnings, *(_unverified_assumptions(run) if digests is not None else [])]
+    warned = [*run.env.warnings, *(_unverified_assumptions(setting, run) if digests is not None else [])]
     return Result(
         setting=setting,
         status=status,
@@ -330,12 +330,14 @@ def _cost_and_view(run: ExplorationRun) -> dict[str, Any]:
     return {**cost, **env, "wall_seconds": run.seconds}
 
 
-def _unverified_assumptions(run: ExplorationRun) -> list[str]:
+def _unverified_assumptions(setting: ExplorationSettings, run: ExplorationRun) -> list[str]:
     """Return warnings about what adagoal cannot check if states are numbered as they are found."""
     # A wrong predicate looks like a goal that cannot be reached, so a goal without states is worth a warning.
     visited = run.goal_space.goals_of_states[: run.counts.n_states]
     names = enumerate(run.goal_space.names or ())
     lines = [f"no state of the goal {name} was met" for g, name in names if not (visited == g).any()]
+    # A misspelt label would make a certificate without the safety that the user asked for.
+    lines += [f"avoid: no state was called {name!r}" for name in goal_spec.find_unmet_labels(setting, run.env)]
     if run.counts.seen.sum() == run.env.state_bound and not isinstance(run.env, ModelSimulator):
         lines.append("the certificates assume that no other states exist than those met (max_states)")
     return lines

@@ -239,7 +239,10 @@ class Result:
         finder = None
         if self.view.start is not None:
             finder = StateFinder(self.view, self.arrays.get("observations"), self.n_states)
-        return Policy(number, table, self.reset_action, finder, one_attempt=self.setting.within is not None)
+        one_attempt = self.setting.within is not None
+        # The reset of the environment has then taken the first step of the attempt: it drew the first observation.
+        first_step = int(one_attempt and self.view.has_virtual_start(self.arrays.get("observations")))
+        return Policy(number, table, self.reset_action, finder, one_attempt, first_step)
 
     def script(self, goal: int | str) -> str:
         """Return a test in Python that makes the calls on the most likely way to a goal.

@@ -122,6 +122,9 @@ class ExplorationSettings:
             raise InputError("needs a probability as well, for instance 0.9", "within")
         elif self.epsilon >= 1:
             raise InputError(f"must be below 1 with within, for instance 0.1; got {self.epsilon:g}", "epsilon")
+        # Otherwise the run could stop before it has seen a goal (docs/probabilities.md, statement 2).
+        elif self.epsilon >= self.probability:
+            raise InputError(f"must be below the probability {self.probability:g}, got {self.epsilon:g}", "epsilon")
         elif self.radius != self.within:
             raise InputError("cannot be combined with within", "radius")
 

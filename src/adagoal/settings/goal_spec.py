@@ -33,7 +33,7 @@ from adagoal.core.goal_space import (
     ValueLabeler,
     make_entry_selector,
 )
-from adagoal.core.types import Bools, Longs
+from adagoal.core.types import TERMINAL_SUFFIX, Bools, Longs
 from adagoal.core.user_code import is_file_spec, load_from_file
 from adagoal.settings.exploration import ExplorationSettings
 
@@ -180,18 +180,24 @@ def build_goal_space(setting: ExplorationSettings, env: TabularEnv, code: GoalCo
 def find_avoided_states(setting: ExplorationSettings, env: TabularEnv, space: GoalSpace) -> Callable[[int], Bools]:
     """Return a function from a number of states to the mask of those to avoid; refuse what no run could satisfy."""
     items, named_sets = setting.avoid or (), _named_sets(env)
+    # Only the start has a label at first. A state that is found during the run gets its label then.
+    are_found = env.initial_states < env.state_bound or 0 < len(env.labels) < env.initial_states
     if numbers := [item for item in items if isinstance(item, int)]:
+        if are_found:
+            text = "the states of this environment are numbered as they are found, so numbers cannot name them"
+            raise InputError(f"{text} in advance; use labels", "avoid")
         _check_goal_states(numbers, env, "avoid")
 
     def avoided(n_states: int) -> Bools:
-        return avoided_states(items, n_states, env.labels, named_sets)
+        mask = avoided_states(items, n_states, env.labels, named_sets)
+        # The same observation at the end of an episode is another state with almost the same label.
+        return mask | avoided_states(items, n_states, _observation_labels(env), {}) if are_found else mask
 
     known = avoided(env.initial_states)
-    # A state that is found during the run gets its label then.
-    for name in items if env.initial_states == env.state_bound else ():
+    for name in items if not are_found else ():
         if isinstance(name, str) and name not in env.labels and name not in named_sets:
             raise InputError(f"{env.name} has no state and no set of states called {name!r}", "avoid")
-    if known[env.start]:
+    if known[env.start] or getattr(env, "start_label", None) in items:
         raise InputError("the start is among the states to avoid", "avoid")
     chosen = [] if space.goals_are_states and space.chosen_states is None else space.goal_numbers.tolist()
     for goal in chosen:
@@ -200,6 +206,16 @@ def find_avoided_states(setting: ExplorationSettings, env: TabularEnv, space: Go
             name = goal if space.names is None else space.names[goal]
             raise InputError(f"goal {name} lies inside the set to avoid", "avoid")
     return avoided
+
+
+def find_unmet_labels(setting: ExplorationSettings, env: TabularEnv) -> list[str]:
+    """Return the labels to avoid that no state has so far."""
+    met = {*env.labels, *_observation_labels(env)}
+    return [item for item in setting.avoid or () if isinstance(item, str) and item not in met]
+
+
+def _observation_labels(env: TabularEnv) -> list[str]:
+    return [label.removesuffix(TERMINAL_SUFFIX) for label in env.labels]
 
 
 def avoided_states(
