@@ -54,7 +54,7 @@ def _cell(text: str) -> str:
 
 
 TASKS = {
-    "Explore an environment": ("explore", "Result", "Certificate", "Policy"),
+    "Explore an environment": ("explore", "certify_data", "Result", "Certificate", "Policy"),
     "Save, load and resume": ("load", "resume", "transitions"),
     "Check an answer": ("audit", "play", "Trial", "check_env", "Check"),
     "Show and export": ("show", "Page", "plot", "export"),

@@ -86,11 +86,11 @@ def assert_explored(machine: Any, radius: float = 10, expected: Collection[str] 
 
 def _explore(machine: Any, radius: float, arguments: dict[str, Any], goals: Any = None) -> Result:
     __tracebackhide__ = True
-    import adagoal
+    from adagoal.api.explore import explore
 
     # Distances are whole numbers if nothing is random, so half a call tells them apart.
     epsilon = 0.5 if getattr(machine, "deterministic", False) else 1.0
-    result = adagoal.explore(machine, radius, **{"epsilon": epsilon, "budget": BUDGET, "goals": goals} | arguments)
+    result = explore(machine, radius, **{"epsilon": epsilon, "budget": BUDGET, "goals": goals} | arguments)
     if result.status != "certified":
         reasons = "; ".join(result.void) or "give a larger budget, or a larger epsilon"
         pytest.fail(f"nothing is certified, the run ended as {str(result.status)!r}{_cost(result)}: {reasons}")
