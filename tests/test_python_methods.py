@@ -60,7 +60,7 @@ def test_data_frames(result: adagoal.Result, monkeypatch: pytest.MonkeyPatch) ->
 
     monkeypatch.setitem(sys.modules, "pandas", type(sys)("pandas"))
     monkeypatch.setattr("pandas.DataFrame", Frame, raising=False)
-    assert [row["goal"] for row in result.frame()["rows"]] == list(result.certificates)
+    assert [row["goal"] for row in result.frame()["rows"]] == [row["goal"] for row in result.table()]
     history = result.history()
     assert history["columns"] == ("steps", "episodes", "largest_error", "open_goals")
     assert history["rows"][-1][0] <= result.steps
