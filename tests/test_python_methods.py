@@ -180,7 +180,10 @@ def test_environments_of_uv_have_no_pip(tmp_path: Path, monkeypatch: pytest.Monk
     assert install_command("deep") == expected
 
 
-def test_an_environment_of_training_is_not_unknown() -> None:
+def test_an_environment_of_training_is_not_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Another test may have registered the environments of gymnasium_robotics in this process.
+    for name in [name for name in gymnasium.registry if name.startswith("FetchReach")]:
+        monkeypatch.delitem(gymnasium.registry, name)
     with pytest.raises(
         adagoal.InputError, match="env: FetchReach-v4 has continuous actions, so it is for adagoal train"
     ):
