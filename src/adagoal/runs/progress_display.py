@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from adagoal.deep.training_history import TrainingHistory
 
 PLAIN_LINE_SECONDS = 10.0  # between two plain lines of an exploration
-COMPILATION_LINE_SECONDS = 3.0  # between two plain lines about compilation
+COMPILATION_LINE_SECONDS = 2.0  # between two plain lines about compilation
 
 ObservedT = TypeVar("ObservedT")
 ObserverFunction = Callable[[ObservedT], bool | None]
