@@ -208,7 +208,9 @@ def play(folder: Path, as_json: bool, **given: Any) -> None:
     if is_training_folder(folder):
         from adagoal.cli.training_commands import evaluate
 
-        _refuse_for_training(**{name: given.pop(name) for name in ("goals", "step_timeout")})
+        for name in ("goals", "step_timeout"):
+            if given.pop(name):
+                raise InputError("works for explorations only, and this run is training; leave it out", name)
         click.get_current_context().invoke(evaluate, folder=folder, as_json=as_json, **given)
         return
     from rich.console import Console
