@@ -110,7 +110,8 @@ def test_kill_nine_and_resume_gives_the_same_curve(tmp_path: Path) -> None:
     killed.kill()
     killed.wait()
     assert read_json(tmp_path / "parts" / "result.json")["status"] == "interrupted"
-    subprocess.run([*start, "--resume", str(tmp_path / "parts")], check=True, capture_output=True)
+    resume = [sys.executable, "-m", "adagoal", "resume", str(tmp_path / "parts")]
+    subprocess.run(resume, check=True, capture_output=True)
     one, two = (_rows(tmp_path / name / "log.csv") for name in ("whole", "parts"))
     assert one == two
     a, b = (load_policy(tmp_path / name) for name in ("whole", "parts"))

@@ -21,6 +21,7 @@ from adagoal.core.errors import InputError
 from adagoal.core.user_code import stdout_to_stderr
 from adagoal.runs.folder_reader import is_training_folder
 from adagoal.settings.exploration import ExecutionOptions, ExplorationSettings
+from adagoal.settings.training import TrainingOptions
 
 # Commands import these in their functions, because --help should not wait for Numba.
 if TYPE_CHECKING:
@@ -34,11 +35,11 @@ LONG_AUDIT_SIZE = 10**6
 @click.command(
     cls=options.GroupedCommand,
     groups={
-        "Problem": "radius within probability avoid epsilon delta method method_args constants seed budget data",
+        "Problem": "radius epsilon delta within probability avoid method seed budget",
         "Goals": "goal_rule goals",
-        "Environment": "env_args model_constants start start_seed max_states step_timeout",
-        "Execution": "workers engine address estimate live",
-        "Output": "out overwrite record as_json quiet help",
+        "Environment": "env_args max_states",
+        "Execution": "workers",
+        "Output": "out overwrite quiet help help_all",
     },
     epilog="Example: adagoal explore two-room --radius 40 --epsilon 1 --delta 0.1 --seed 0 --out runs/rooms",
 )
@@ -68,6 +69,7 @@ LONG_AUDIT_SIZE = 10**6
 @click.option("--live", is_flag=True, help="Serve a live report of the run, and print its address.")
 @options.json_option
 @options.quiet_option
+@options.help_all_option
 def explore(
     constants: str | None,
     out: Path | None,
@@ -129,32 +131,29 @@ def _folder_options(given: Mapping[str, Any]) -> dict[str, Any]:
 @click.option("--goal-rule", help="The goal rule, if the folder names a file (FILE.py:FUNCTION).")
 @click.option("--goals", help="The goals, if the folder names a file (FILE.py:NAME).")
 @options.trust_option
-@setting_options(ExecutionOptions, "step_timeout", "engine", "address")
+@setting_options(ExecutionOptions, "step_timeout", "engine", "address", default=None)
+@setting_options(
+    TrainingOptions, "workers", "minutes", "checkpoint_every", "tensorboard", prefix="Training: ", default=None
+)
 @options.json_option
 @options.quiet_option
 def resume(folder: Path, budget: int | None, as_json: bool, quiet: bool, **given: Any) -> None:
     """Resume the exploration or training run in DIR. The result is as if the run had never stopped."""
-    if is_training_folder(folder):
-        from adagoal.cli.training_commands import resume_training
+    is_training = is_training_folder(folder)
+    if not is_training:
+        options.announce_compilation(quiet)
+    from adagoal.api.saved_runs import resume as resume_run
+    from adagoal.runs.progress_display import ExplorationProgress, TrainingProgress
 
-        _refuse_for_training(
-            engine=given.pop("engine") != "local", address=given.pop("address"), goals=given.pop("goals")
-        )
-        resume_training(folder, as_json=as_json, quiet=quiet, budget=budget, **given)
-        return
-    options.announce_compilation(quiet)
-    from adagoal.api import explore as api
-    from adagoal.runs.progress_display import ExplorationProgress
+    display = TrainingProgress(quiet) if is_training else ExplorationProgress(budget, quiet)
+    with stdout_to_stderr(), display as progress:
+        result: Any = resume_run(folder, budget, observe=progress, **given)
+    if is_training:
+        from adagoal.cli.training_commands import report_training
 
-    with stdout_to_stderr(), ExplorationProgress(budget, quiet) as progress:
-        result = api.resume_exploration(folder, budget, observe=progress, **given)
-    report_result(result, folder, as_json)
-
-
-def _refuse_for_training(**typed: Any) -> None:
-    for name, value in typed.items():
-        if value:
-            raise InputError("works for explorations only, and the folder is one of adagoal train; leave it out", name)
+        report_training(result, folder, as_json)
+    else:
+        report_result(result, folder, as_json)
 
 
 @click.command(epilog="Example: adagoal audit runs/two-room")
@@ -209,7 +208,9 @@ def play(folder: Path, as_json: bool, **given: Any) -> None:
     if is_training_folder(folder):
         from adagoal.cli.training_commands import evaluate
 
-        _refuse_for_training(**{name: given.pop(name) for name in ("goals", "step_timeout")})
+        for name in ("goals", "step_timeout"):
+            if given.pop(name):
+                raise InputError("works for explorations only, and this run is training; leave it out", name)
         click.get_current_context().invoke(evaluate, folder=folder, as_json=as_json, **given)
         return
     from rich.console import Console
