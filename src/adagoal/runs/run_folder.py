@@ -144,7 +144,7 @@ class RunFolder:
         began = time.monotonic()
         previous = None if self._starts_new_run else self.saved_run
         if previous is not None and previous.kind != self.kind:
-            raise InputError(f"{self.path}: holds a run of another kind ({previous.kind})")
+            raise InputError(f"{self.path}: holds a run of another kind ({previous.kind}); give another folder")
         # Staged names alone do not tell the last number: a commit renames result files, so none may be left.
         if self._previous_run is not None:
             self._generation = max(self._generation, self._previous_run.manifest.generation)
