@@ -17,7 +17,7 @@ import adagoal
 from adagoal.cli.main import run_command_line
 from adagoal.deep.pointmass import PointMass
 from adagoal.envs import toy_models
-from model_env import Aliased, Breaking, Impatient, ModelEnv, NoReset, PairEnv, with_terminal
+from model_env import Aliased, Breaking, ModelEnv, NoReset, PairEnv, SelfTruncating, with_terminal
 
 SLIPPERY = toy_models.chain_model(n_states=6, slip=0.1)
 
@@ -164,7 +164,7 @@ def test_limits_masks_and_observations_outside_their_space() -> None:
     outside = adagoal.check_env(Outside(SLIPPERY))
     assert outside.in_space is False
     assert outside.ok
-    assert any("truncated" in line for line in adagoal.check_env(Impatient(SLIPPERY)).warnings)
+    assert any("truncated" in line for line in adagoal.check_env(SelfTruncating(SLIPPERY)).warnings)
 
 
 def test_known_models_are_told(capsys: pytest.CaptureFixture[str]) -> None:

@@ -22,7 +22,7 @@ from adagoal.planning.value_iteration import run_value_iteration
 from experiments import extra_models
 from experiments.exact_policies import optimal_policy, reachable_set
 
-WORLDS = {
+MODELS = {
     "two-room": toy_models.two_room_grid(),
     "open grid": toy_models.open_grid_model(),
     "lower bound": toy_models.lower_bound_instance(n_decisions=7, n_actions=3, radius=20, best=5),
@@ -79,9 +79,9 @@ def by_value_iteration(mdp: TabularMDP, goal: int, sweeps: int = 30_000) -> NDAr
     return V
 
 
-@pytest.mark.parametrize("name", WORLDS)
+@pytest.mark.parametrize("name", MODELS)
 def test_agrees_with_a_linear_program(name: str) -> None:
-    mdp = WORLDS[name]
+    mdp = MODELS[name]
     V = solver.optimal_values(mdp)
     for goal in np.flatnonzero(np.isfinite(V[mdp.start]))[:: max(1, mdp.n_states // 12)].tolist():
         np.testing.assert_allclose(V[:, goal], by_linear_program(mdp, goal), rtol=1e-6)
@@ -89,15 +89,15 @@ def test_agrees_with_a_linear_program(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["open grid", "lower bound", "trap chain", "sparse", "traps", "dense"])
 def test_agrees_with_value_iteration(name: str) -> None:
-    mdp = WORLDS[name]
+    mdp = MODELS[name]
     V = solver.optimal_values(mdp)
     for goal in np.flatnonzero(np.isfinite(V[mdp.start]))[:6].tolist():
         np.testing.assert_allclose(V[:, goal], by_value_iteration(mdp, goal), rtol=1e-10)
 
 
-@pytest.mark.parametrize("name", WORLDS)
+@pytest.mark.parametrize("name", MODELS)
 def test_greedy_policy_is_proper_and_attains_the_optimum(name: str) -> None:
-    mdp = WORLDS[name]
+    mdp = MODELS[name]
     V = solver.optimal_values(mdp)
     actions = optimal_policy(mdp, V)
     assert actions.dtype == np.int16
@@ -193,36 +193,36 @@ def test_random_models_without_reset(seed: int) -> None:
 
 
 def test_policy_iteration_alone_gives_the_same_values(monkeypatch: pytest.MonkeyPatch) -> None:
-    expected = {name: solver.optimal_values(mdp) for name, mdp in WORLDS.items()}
+    expected = {name: solver.optimal_values(mdp) for name, mdp in MODELS.items()}
     monkeypatch.setattr(solver, "MAX_IMPROVEMENT_SWEEPS", 1)
-    for name, mdp in WORLDS.items():
+    for name, mdp in MODELS.items():
         np.testing.assert_allclose(solver.optimal_values(mdp), expected[name], rtol=1e-10)
 
 
 @pytest.mark.parametrize(("goal", "cap", "left_out"), [(30, math.inf, 4), (5, 8.0, 38), (20, 20.0, 22)])
-def test_sweeps_agree_with_their_slow_twin(goal: int, cap: float, left_out: int) -> None:
-    mdp = WORLDS["two-room"]
+def test_sweeps_agree_with_their_slow_reference(goal: int, cap: float, left_out: int) -> None:
+    mdp = MODELS["two-room"]
     model = to_sparse_model(mdp)
     hops = graph_kernels.hop_counts_to_goals(
         model, *graph_kernels.reversed_edges(model), to_target_goals(mdp, [goal]), cap
     )
-    twin, p = np.minimum(hops[:, 0], cap), with_reset(mdp)
+    reference, p = np.minimum(hops[:, 0], cap), with_reset(mdp)
     V, _ = value_iteration.run_value_iteration(model, to_target_goals(mdp, [goal]), hops, cap, 0.0, 3)
-    order = [s for s in np.argsort(twin, kind="stable") if s != goal and twin[s] < cap]
+    order = [s for s in np.argsort(reference, kind="stable") if s != goal and reference[s] < cap]
     others = [s for s in range(mdp.n_states) if s != goal and s not in order]
     assert len(others) == left_out
-    twin[others] = min(cap, 1.0 + twin[mdp.start])
+    reference[others] = min(cap, 1.0 + reference[mdp.start])
 
     def Q(s: int, a: int) -> float:
         if a == mdp.reset_action:
-            return cap if s == mdp.start else min(cap, 1.0 + twin[mdp.start])
+            return cap if s == mdp.start else min(cap, 1.0 + reference[mdp.start])
         away = np.arange(mdp.n_states) != s
         leaving = p[s, a, away].sum()
-        return float((1 + p[s, a, away] @ twin[away]) / leaving) if leaving > 0 else math.inf
+        return float((1 + p[s, a, away] @ reference[away]) / leaving) if leaving > 0 else math.inf
 
     def update(s: int, a: int) -> None:
-        twin[s] = Q(s, a)
-        twin[others] = min(cap, 1.0 + twin[mdp.start])
+        reference[s] = Q(s, a)
+        reference[others] = min(cap, 1.0 + reference[mdp.start])
 
     for _ in range(3):
         choice = {}
@@ -232,7 +232,7 @@ def test_sweeps_agree_with_their_slow_twin(goal: int, cap: float, left_out: int)
         for _ in range(value_iteration.EVALUATION_SWEEPS):
             for s in order:
                 update(s, choice[s])
-    np.testing.assert_allclose(V[:, 0], twin, rtol=1e-13)
+    np.testing.assert_allclose(V[:, 0], reference, rtol=1e-13)
 
 
 def test_two_room_numbers() -> None:
@@ -250,16 +250,16 @@ def test_two_room_numbers() -> None:
 
 
 def test_goals_may_be_a_subset_in_any_order() -> None:
-    mdp = WORLDS["two-room"]
+    mdp = MODELS["two-room"]
     V = solver.optimal_values(mdp)
     np.testing.assert_array_equal(solver.optimal_values(mdp, [40, 3, 51]), V[:, [40, 3, 51]])
     assert optimal_policy(mdp, V[:, [5]], [5]).shape == (52, 1)
 
 
 @pytest.mark.parametrize("planner", [run_value_iteration, numpy_planners.exact])
-@pytest.mark.parametrize("name", WORLDS)
+@pytest.mark.parametrize("name", MODELS)
 def test_distances_within_a_radius(monkeypatch: pytest.MonkeyPatch, name: str, planner: Any) -> None:
-    mdp = WORLDS[name]
+    mdp = MODELS[name]
     distances = solver.optimal_distances(mdp)
     np.testing.assert_allclose(distances, solver.optimal_values(mdp)[mdp.start], rtol=1e-12)
     reached = np.unique(distances[np.isfinite(distances)])
@@ -272,7 +272,7 @@ def test_distances_within_a_radius(monkeypatch: pytest.MonkeyPatch, name: str, p
 
 
 def test_bad_input() -> None:
-    mdp = WORLDS["two-room"]
+    mdp = MODELS["two-room"]
     with pytest.raises(InputError, match=r"0\.\.51"):
         solver.optimal_values(mdp, [52])
     with pytest.raises(InputError, match="52"):

@@ -13,7 +13,7 @@ from adagoal.envs import toy_models
 from adagoal.envs.simulator import ModelSimulator
 from adagoal.exact import solver
 from adagoal.methods import METHODS
-from goal_sets import GRID, SCALES, WORLDS, random_sets, second
+from goal_sets import GRID, MODELS, SCALES, random_sets, second
 from model_env import ModelEnv, PairEnv
 
 
@@ -29,9 +29,9 @@ def slow_values(mdp, members):
     return V, Q.argmin(axis=1).astype(np.int16)
 
 
-@pytest.mark.parametrize("world", WORLDS)
+@pytest.mark.parametrize("world", MODELS)
 def test_exact_values_of_sets(world):
-    mdp = WORLDS[world]
+    mdp = MODELS[world]
     sets = random_sets(mdp, 5)
     V = solver.optimal_values(mdp, sets)
     for j, members in enumerate(sets):
@@ -55,11 +55,11 @@ def test_places_of_overlapping_sets():
     assert at.tolist() == [[1, -1, -1], [3, -1, -1], [-1, -1, -1], [0, 1, 3], [-1, -1, -1]]
 
 
-@pytest.mark.parametrize("world", WORLDS)
+@pytest.mark.parametrize("world", MODELS)
 @pytest.mark.parametrize("kind", ["partition", "overlapping"])
 def test_certified_and_audited(world, kind):
     """Every bound on the way, and the whole answer at the end, against the exact model."""
-    mdp = WORLDS[world]
+    mdp = MODELS[world]
     sets = [list(range(r, mdp.n_states, 3)) for r in range(3)] if kind == "partition" else random_sets(mdp, 1)
     names = {f"set {i}": members for i, members in enumerate(sets)}
     truth = solver.optimal_distances(mdp, sets)
@@ -85,7 +85,7 @@ def test_certified_and_audited(world, kind):
 @pytest.mark.parametrize("method", ["certified", *SCALES])
 @pytest.mark.parametrize("budget", [100_000, 1_000])
 def test_sets_of_one_state_are_the_states_bit_for_bit(method, budget):
-    P, arguments = WORLDS["sparse"], {} if method == "certified" else {"constants": f"scaled={SCALES[method]}"}
+    P, arguments = MODELS["sparse"], {} if method == "certified" else {"constants": f"scaled={SCALES[method]}"}
     rest = {"seed": 4, "method": method, "method_args": arguments, "budget": budget}
     states = adagoal.explore(ModelSimulator(P), 6.0, 1.0, **rest)
     values = adagoal.explore(ModelSimulator(P), 6.0, 1.0, **rest, goals=lambda state: state)

@@ -22,7 +22,7 @@ from adagoal.envs.gym_adapter import GymAdapter
 from adagoal.envs.observation_keys import label_observation
 from adagoal.envs.simulator import ModelSimulator
 from experiments import extra_models
-from model_env import NEVER, Impatient, ModelEnv, PairEnv, play, same_counts, with_terminal
+from model_env import NEVER, ModelEnv, PairEnv, SelfTruncating, play, same_counts, with_terminal
 
 # --- the same world as the simulator ---
 
@@ -168,7 +168,7 @@ def test_time_limits_are_switched_off_and_the_object_is_left_alone() -> None:
 
 
 def test_an_environment_that_truncates_by_itself_is_reset_with_a_warning() -> None:
-    world = GymAdapter(Impatient(toy_models.chain_model(n_states=10)), "impatient")
+    world = GymAdapter(SelfTruncating(toy_models.chain_model(n_states=10)), "impatient")
     counts, _ = play(world, 3000)
     assert world.warnings == ["the environment ends episodes by itself (truncated); each time it was reset"]
     assert not counts.seen[8:].any()

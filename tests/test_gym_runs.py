@@ -22,7 +22,7 @@ from adagoal.envs.observation_keys import MiniGridKeyReader, _minigrid_object_ke
 from adagoal.runs import run_folder
 from adagoal.runs.result import Result, load_result
 from experiments import extra_models
-from model_env import NEVER, Breaking, ModelEnv, PairEnv, Twister, play, same_counts, with_terminal
+from model_env import NEVER, Breaking, MersenneTwister, ModelEnv, PairEnv, play, same_counts, with_terminal
 
 # --- failures, seeds, snapshots ---
 
@@ -275,13 +275,13 @@ def test_a_killed_run_resumes_to_the_same_result(tmp_path: Path, monkeypatch: py
 
 def test_any_generator_of_numpy_is_put_back(tmp_path: Path) -> None:
     mdp = toy_models.chain_model(n_states=5, slip=0.2)
-    whole = api.explore(Twister(mdp), radius=6, epsilon=2.0)
-    api.explore(Twister(mdp), radius=6, epsilon=2.0, budget=1000, out=tmp_path)
+    whole = api.explore(MersenneTwister(mdp), radius=6, epsilon=2.0)
+    api.explore(MersenneTwister(mdp), radius=6, epsilon=2.0, budget=1000, out=tmp_path)
     with pytest.raises(InputError, match="pass the object again"):
         api.resume_exploration(tmp_path, 10**9)
-    with pytest.raises(InputError, match=r"is on object:Twister, not on object:ModelEnv"):
+    with pytest.raises(InputError, match=r"is on object:MersenneTwister, not on object:ModelEnv"):
         api.resume_exploration(tmp_path, 10**9, env=ModelEnv(mdp))
-    assert summary(api.resume_exploration(tmp_path, 10**9, env=Twister(mdp)))[0] == whole.status == "certified"
+    assert summary(api.resume_exploration(tmp_path, 10**9, env=MersenneTwister(mdp)))[0] == whole.status == "certified"
 
 
 def test_what_the_observer_raises_is_not_the_environment_s_fault() -> None:

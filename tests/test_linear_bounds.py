@@ -18,7 +18,7 @@ from adagoal.planning.model_arrays import RidgeEstimates, features_from_mixture
 from adagoal.report.exploration_page import write_report
 from experiments import extra_models
 from experiments.required_samples import for_vtr
-from linear_models import backward_twin, finite_values, observe, random_mixture, start
+from linear_models import backward_reference, finite_values, observe, random_mixture, start
 from transition_recording import record_transition
 
 CERTIFIED = ("vtr-pooled", "likelihood")
@@ -200,7 +200,7 @@ def test_maximise_has_a_small_duality_gap():
         assert (phi.T @ (c / (phi @ theta))).max() - c.sum() <= 0.1
 
 
-def test_vtr_backward_against_its_twin():
+def test_vtr_backward_equals_reference():
     mdp, theta = random_mixture(2)
     m, goal, H = mdp.mixture, 5, 12
     rng = np.random.default_rng(0)
@@ -208,10 +208,10 @@ def test_vtr_backward_against_its_twin():
         RidgeEstimates(theta[None] + 0.01 * rng.normal(size=(1, 3)), 0.02 * rng.normal(size=(1, 3, 3))) for _ in "ab"
     )
     policy, V, U = plan_mixture_horizon(features_from_mixture(m), value, error, to_target_goals(mdp, [goal]), H)
-    V_twin, U_twin, policy_twin = backward_twin(m, goal, H, value, error)
-    np.testing.assert_allclose(V[0, :, 0], V_twin)
-    np.testing.assert_allclose(U[0, :, 0], U_twin)
-    np.testing.assert_array_equal(policy[:, :, 0], policy_twin)
+    V_reference, U_reference, policy_reference = backward_reference(m, goal, H, value, error)
+    np.testing.assert_allclose(V[0, :, 0], V_reference)
+    np.testing.assert_allclose(U[0, :, 0], U_reference)
+    np.testing.assert_array_equal(policy[:, :, 0], policy_reference)
 
 
 def check_vtr(mdp, e, goals):

@@ -1,4 +1,4 @@
-"""Local backups: the lower bound of lemma 4 at one state, against a plain twin, against sweeps, and in both worlds."""
+"""Local backups: lemma 4 at one state equals a reference implementation, and gives valid lower bounds in whole runs."""
 
 import math
 
@@ -49,7 +49,7 @@ def local(counts, V, q, probe=None, probing=False, ball=None):
     return LocalLowerBounds(V, probe, probing, q, LOG, *ball, CAP, counts.start, counts.n_actions)
 
 
-def twin(s, V, counts, q, ball):
+def reference(s, V, counts, q, ball):
     """T_low V(s) and its greedy action, written down once more."""
     complete, frequency, radius = ball
     best, action = min(CAP, 1.0 + V[counts.start]), counts.n_actions
@@ -75,7 +75,7 @@ def twin(s, V, counts, q, ball):
 
 
 @pytest.mark.parametrize("steps", [5, 50, 5000])
-def test_a_backup_against_its_twin(steps):
+def test_a_backup_against_its_reference(steps):
     mdp = toy_models.random_sparse(n_states=9, n_actions=3, seed=4)
     counts, rng = tried(mdp, steps), np.random.default_rng(steps)
     q = rng.random(len(counts.n)) ** 3
@@ -84,7 +84,7 @@ def test_a_backup_against_its_twin(steps):
     ball = (rng.random(len(q)) < 0.5) & (counts.support > 1), p, rng.random(len(q)) ** 3
     for s in range(mdp.n_states):
         V = rng.random((2, mdp.n_states)) * CAP * rng.random()
-        value, action = twin(s, V[1].copy(), counts, q, ball)
+        value, action = reference(s, V[1].copy(), counts, q, ball)
         before = V.copy()
         found = backup_state(
             s, 1, local(counts, V, q, ball=ball), counts.successor, counts.count, counts.support, counts.n

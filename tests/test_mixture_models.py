@@ -15,7 +15,7 @@ from adagoal.linear.mixture_counts import PSEUDO_COUNT, likeliest_theta, misfit_
 from adagoal.loop import run_exploration
 from adagoal.planning import mixture_sweeps
 from adagoal.planning.model_arrays import ThetaRegion, features_from_mixture
-from linear_models import interval, lower_twin, random_mixture, start, upper_twin
+from linear_models import interval, lower_reference, random_mixture, start, upper_reference
 
 CHAIN = np.array([[0.0, 1.0], [1.0, 0.0]])
 STAY = np.eye(2)
@@ -148,13 +148,13 @@ def test_sweeps_against_their_twins(simplex):
     order, goal = rng.permutation(m.n_states), 6
     V, Y = 3 * rng.random(m.n_states), 3 + 3 * rng.random(m.n_states)
     V[goal] = Y[goal] = 0.0
-    V_twin = lower_twin(m, region, 7.0, goal, V, simplex, order)
-    Y_twin = upper_twin(m, region, 7.0, goal, Y, simplex, order)
+    V_reference = lower_reference(m, region, 7.0, goal, V, simplex, order)
+    Y_reference = upper_reference(m, region, 7.0, goal, Y, simplex, order)
     policy, inside = np.zeros(m.n_states, np.int16), np.arange(m.n_states) == goal
     mixture_sweeps.mixture_lower_sweep(order, inside, features, region, 7.0, V, policy)
     mixture_sweeps.mixture_upper_sweep(order, inside, features, region, 7.0, Y, policy)
-    np.testing.assert_allclose(V, V_twin)
-    np.testing.assert_allclose(Y, Y_twin)
+    np.testing.assert_allclose(V, V_reference)
+    np.testing.assert_allclose(Y, Y_reference)
 
 
 def test_width_ignores_constants():
