@@ -335,7 +335,7 @@ def test_bpi_needs_one_goal() -> None:
         api.explore("chain", 4.0, method="bpi-ucbvi")
 
 
-# --- what their rules ask for ---
+# --- required steps ---
 
 
 @pytest.mark.parametrize(
@@ -367,7 +367,7 @@ def test_gosprl_does_not_stop_if_a_state_is_unreachable() -> None:
     assert required_steps.gosprl(mdp, 20.0, EPSILON, 0.1) == np.inf
 
 
-# --- the shared planner, and the house ---
+# --- the shared planner, resume and command line ---
 
 
 def test_planner_is_optimistic_and_exact_without_widths() -> None:

@@ -40,7 +40,7 @@ MODELS = {
 
 
 def with_reset(mdp: TabularMDP) -> NDArray[np.float64]:
-    """p[s, a, s'] with the reset as the last action; a terminal state has nothing else."""
+    """Return p[s, a, s'] with the reset as last action; a terminal state has only the reset."""
     p = np.zeros((mdp.n_states, mdp.n_actions + 1, mdp.n_states))
     for s in range(mdp.n_states):
         p[s, :, mdp.start] = 1.0
@@ -52,7 +52,7 @@ def with_reset(mdp: TabularMDP) -> NDArray[np.float64]:
 
 
 def by_linear_program(mdp: TabularMDP, goal: int) -> NDArray[np.float64]:
-    """max sum V  subject to  V(g) = 0  and  V(s) <= 1 + p V  for all pairs."""
+    """Return V by the linear program: max sum V subject to V(g) = 0 and V(s) <= 1 + p V for all pairs."""
     p = with_reset(mdp)
     states = [s for s in range(mdp.n_states) if s != goal]
     rows = np.concatenate([np.eye(mdp.n_states)[s] - p[s] for s in states])
@@ -132,7 +132,7 @@ def test_rare_exit_is_found_by_policy_iteration(p: float, n_states: int) -> None
 
 
 @pytest.mark.parametrize("p", [0.01, 0.3])
-def test_trap_is_left_by_the_reset(p: float) -> None:
+def test_reset_leaves_a_trap(p: float) -> None:
     mdp = toy_models.trap_chain(n_states=6, p=p)
     q, V = 1 - p, solver.optimal_values(mdp)
     for g in range(1, 5):
@@ -143,7 +143,7 @@ def test_trap_is_left_by_the_reset(p: float) -> None:
 
 
 def test_unreachable_is_infinite_and_decided_on_the_graph() -> None:
-    # 3 is entered from 2 only, 2 from nowhere; 4 is reached from 2 with luck, else back to s0
+    # only 2 leads to 3, nothing leads to 2; 2 leads to 4 or back to s0
     mdp = model_from_rows([{1: 1.0}, {1: 1.0}, {3: 1.0}, {4: 0.5, 0: 0.5}, {4: 1.0}], 1)
     V = solver.optimal_values(mdp)
     inf = math.inf
@@ -159,7 +159,7 @@ def test_unreachable_is_infinite_and_decided_on_the_graph() -> None:
     np.testing.assert_allclose(solver.optimal_distances(tiny), [0, 1e12], rtol=1e-10)
 
 
-def test_terminal_states_know_only_the_reset() -> None:
+def test_terminal_states_have_only_the_reset() -> None:
     mdp = model_from_rows([{1: 1.0}, {2: 1.0}, {2: 1.0}], 1, terminal=np.array([False, True, False]))
     V = solver.optimal_values(mdp)
     assert V[:, 0].tolist() == [0, 1, 1]
@@ -168,7 +168,7 @@ def test_terminal_states_know_only_the_reset() -> None:
     assert solver.periodic_value(mdp, [[0, 0, 0]] * 3, 2) == math.inf
 
 
-def test_reset_bounds_the_diameter_and_its_absence_does_not() -> None:
+def test_only_the_reset_bounds_the_diameter() -> None:
     mdp = extra_models.separation_instance(eta=0.001, radius=5)
     V = solver.optimal_values(mdp)
     assert (1 + V[mdp.start] + 1e-9 >= V).all()
@@ -180,7 +180,7 @@ def test_reset_bounds_the_diameter_and_its_absence_does_not() -> None:
 
 @pytest.mark.parametrize("seed", range(20))
 def test_random_models_without_reset(seed: int) -> None:
-    """Without the reset the almost-sure sets matter; the greedy policy attains every finite value."""
+    """Without the reset, values are finite only on almost-sure sets; the greedy policy attains them."""
     mdp = extra_models.random_traps(n_states=12, n_actions=2, traps=3, branching=2, seed=seed)
     V = solver.optimal_values(mdp, reset=False)
     actions = optimal_policy(mdp, V, reset=False)
@@ -200,7 +200,7 @@ def test_policy_iteration_alone_gives_the_same_values(monkeypatch: pytest.Monkey
 
 
 @pytest.mark.parametrize(("goal", "cap", "left_out"), [(30, math.inf, 4), (5, 8.0, 38), (20, 20.0, 22)])
-def test_sweeps_agree_with_their_slow_reference(goal: int, cap: float, left_out: int) -> None:
+def test_sweeps_equal_reference(goal: int, cap: float, left_out: int) -> None:
     mdp = MODELS["two-room"]
     model = to_sparse_model(mdp)
     hops = graph_kernels.hop_counts_to_goals(
@@ -235,7 +235,7 @@ def test_sweeps_agree_with_their_slow_reference(goal: int, cap: float, left_out:
     np.testing.assert_allclose(V[:, 0], reference, rtol=1e-13)
 
 
-def test_two_room_numbers() -> None:
+def test_two_room_has_the_documented_values() -> None:
     mdp = toy_models.two_room_grid()
     distances = solver.optimal_distances(mdp)
     room_one = np.array([s for s in range(52) if distances[s] < 500])

@@ -1,6 +1,6 @@
 """Mutants of the lemmas: each is one small change of a copy of the package that a named test must catch.
 
-A mutant that survives says that no test depends on that term of the lemma. The copy keeps Numba's cache, so only the
+If a mutant passes, no test depends on that term of the lemma. The copy keeps Numba's cache, so only the
 changed file and the files that import it are compiled again.
 """
 
@@ -132,7 +132,7 @@ def copied(folder: Path) -> Path:
 
 
 @pytest.mark.slow
-def test_the_package_itself_survives(tmp_path):
+def test_unchanged_package_passes(tmp_path):
     done = run(copied(tmp_path), sorted({mutant.test for mutant in MUTANTS}))
     assert done.returncode == 0, done.stdout + done.stderr
 

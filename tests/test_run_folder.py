@@ -398,7 +398,7 @@ def test_a_name_that_is_too_long_or_impossible(tmp_path):
     assert os.listdir(tmp_path) == []
 
 
-# --- no run, or none of this format ---
+# --- missing runs and other formats ---
 
 
 def test_no_run_is_one_line(tmp_path):
