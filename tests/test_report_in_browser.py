@@ -17,7 +17,7 @@ import browser as driver
 from adagoal.api import explore as api
 from adagoal.cli.main import run_command_line as main
 from adagoal.report import StateMetadata, exploration_panels, write_report
-from adagoal.report.exploration_panels import ExplorationSource
+from adagoal.report.exploration_panels import ExplorationSource, PageLimits
 from adagoal.report.html_page import Panel, PanelContent
 from adagoal.report.show import show
 from adagoal.runs.result import Result, load_result
@@ -513,7 +513,7 @@ def test_a_comparison_has_curves_with_switches(browser: driver.Browser, tmp_path
 
 @pytest.mark.slow
 def test_a_run_with_10000_states(browser: driver.Browser, tmp_path: Path) -> None:
-    """It has most of its way behind it: hundreds of goals are open still, and what is left can be told."""
+    """The run stops at its budget with hundreds of open goals, and its page estimates the steps that are left."""
     world = {"rows": 100, "cols": 100}
     result = api.explore("grid", 30, epsilon=3.0, env_args=world, budget=8_000_000, out=tmp_path)
     write_report(result, tmp_path)
@@ -521,10 +521,12 @@ def test_a_run_with_10000_states(browser: driver.Browser, tmp_path: Path) -> Non
     assert size < 10_000_000
     page = opened(browser, tmp_path)
     print(page.evaluate("performance.now()"), "ms,", size, "bytes")
-    assert page.evaluate("part('places').data.x.length") == 10_000
+    # States are numbered as they are met, so the map has a cell for each state that the run has seen.
+    assert page.evaluate("part('places').data.x.length") == result.n_states > 5_000
     assert re.search(r"about [\d,]+ more steps", text(page, "unknown"))
     assert f"adagoal resume {tmp_path}" in text(page, "unknown")
-    assert page.evaluate("page.data.policy_row.filter(row => row >= 0).length") == 300 < len(result.goals)
+    n_policies = PageLimits.policy_entries // result.arrays["policy"][0].size
+    assert page.evaluate("page.data.policy_row.filter(row => row >= 0).length") == n_policies < len(result.goals)
     page.evaluate("choose(page.row[202]); $('try-clear').click(); playMany(10)")
     assert text(page, "interval-text") == told(*result.certificate(202))
     assert page.evaluate("page.tries[page.goal].steps.length") == 10
