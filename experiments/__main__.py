@@ -15,7 +15,7 @@ import click
 from adagoal.cli import main as cli
 from adagoal.cli import options
 from adagoal.cli.compare_command import RESUME_HELP, experiment_options, run_experiment_command
-from adagoal.comparison.experiment import ExperimentInfo
+from adagoal.settings.exploration import ExperimentInfo
 from experiments.catalogue import CATALOGUE
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from adagoal.comparison.experiment import ExperimentInfo
+from adagoal.settings.exploration import ExperimentInfo
 from adagoal.settings.fields import SettingInfo
 
 _IN = "experiments"

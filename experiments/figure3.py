@@ -25,8 +25,8 @@ from adagoal.comparison.experiment import (
     ExperimentOptions,
     ExperimentReport,
     RunOutcome,
+    run_uninterrupted,
 )
-from adagoal.comparison.experiment_runner import run_uninterrupted
 from adagoal.core.exploration_run import ExplorationRun
 from adagoal.core.types import Longs
 from adagoal.envs import toy_models

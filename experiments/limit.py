@@ -18,8 +18,8 @@ from adagoal.comparison.experiment import (
     ExperimentOptions,
     ExperimentReport,
     RunOutcome,
+    run_settings,
 )
-from adagoal.comparison.experiment_runner import run_settings
 from adagoal.core.transition_data import TransitionCounts
 from adagoal.settings.exploration import ExplorationSettings
 from experiments import instance_bound

@@ -91,7 +91,7 @@ def test_an_environment_that_ends_its_process_is_one_line_and_void_afterwards(
     error = capfd.readouterr().err
     assert said in error
     assert error.count("\n") == 1
-    assert api.resume_exploration(tmp_path, 1200, trust=True).status == "void"
+    assert api.resume(tmp_path, 1200, trust=True).status == "void"
 
 
 def test_an_environment_that_ends_the_command_without_an_error_is_a_failure(tmp_path: Path) -> None:

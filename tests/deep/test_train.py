@@ -18,7 +18,7 @@ from adagoal import resume, train
 from adagoal.core.file_io import read_json
 from adagoal.deep import Config
 from adagoal.deep.env_inspection import is_inside_box
-from adagoal.runs.folder_reader import find_saved_run
+from adagoal.runs.run_folder import find_saved_run
 
 SMALL: dict[str, Any] = {
     "hidden": (64, 64),
@@ -110,7 +110,7 @@ def test_kill_nine_and_resume_gives_the_same_curve(tmp_path: Path) -> None:
     killed.kill()
     killed.wait()
     assert read_json(tmp_path / "parts" / "result.json")["status"] == "interrupted"
-    subprocess.run([*start, "--resume", str(tmp_path / "parts")], check=True, capture_output=True)
+    subprocess.run([*start[:-1], "resume", str(tmp_path / "parts")], check=True, capture_output=True)
     one, two = (_rows(tmp_path / name / "log.csv") for name in ("whole", "parts"))
     assert one == two
     a, b = (load_policy(tmp_path / name) for name in ("whole", "parts"))

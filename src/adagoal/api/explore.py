@@ -1,14 +1,14 @@
-"""Explore an environment, resume an exploration, read its steps, and audit its result."""
+"""Explore an environment, resume a run, read the steps of an exploration, and audit its result."""
 
 from __future__ import annotations
 
 import contextlib
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from shlex import quote
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -33,7 +33,6 @@ from adagoal.exact.audit import Audit, audit_policies, audit_probabilities
 from adagoal.parallel.worker_process import exit_if_reimported
 from adagoal.runs.exploration_files import RUN_CHECKPOINT_SCHEMA
 from adagoal.runs.exploration_session import ExplorationSession
-from adagoal.runs.folder_reader import RunKind, SavedRun, no_run, read_saved_run, require_run_folder
 from adagoal.runs.progress_display import ExplorationProgress, observe_with_display
 from adagoal.runs.result import (
     Result,
@@ -46,11 +45,24 @@ from adagoal.runs.result import (
     require_exploration,
     settings_from_json,
 )
-from adagoal.runs.run_folder import RunFolder, open_locked_folder
+from adagoal.runs.run_folder import (
+    RunFolder,
+    RunKind,
+    SavedRun,
+    is_training_folder,
+    no_run,
+    open_locked_folder,
+    read_saved_run,
+    require_run_folder,
+)
 from adagoal.settings.exploration import ExecutionOptions, ExplorationSettings
 from adagoal.settings.fields import check_arguments, document_settings
 from adagoal.settings.goal_spec import GoalsArgument as Goals
 from adagoal.settings.goal_spec import avoided_states, parse_avoid, parse_goals, resolve_goals_on_resume
+
+if TYPE_CHECKING:
+    from adagoal.deep.rollouts import RolloutFactory
+    from adagoal.runs.train_result import TrainResult
 
 EnvArgument = registry.EnvLike | registry.GymVectorEnv
 EnvOverride = EnvArgument | None  # the environment of a run, given again; None if the folder names it
@@ -240,28 +252,68 @@ def _began_with_data(saved: SavedRun) -> bool:
     return any(DATA_WARNING in line for line in load_result(saved.path).warnings)
 
 
-def resume_exploration(
+def resume(
     path: str | Path,
     budget: int | None = None,
     *,
     env: EnvOverride = None,
     goal_rule: str | goal_rules.GoalRule | None = None,
-    goals: Goals | None = None,
     trust: bool = False,
     step_timeout: float | None = None,
-    engine: str = "local",
-    address: str | None = None,
     progress: bool | None = None,
-    observe: RunObserver | None = None,
-) -> Result:
-    """Resume an exploration; see :func:`adagoal.resume` for the arguments."""
+    observe: Callable[[Any], bool | None] | None = None,
+    goals: Goals | None = None,
+    engine: str | None = None,
+    address: str | None = None,
+    set_goal: Callable[[Any, Any], None] | None = None,
+    workers: int | None = None,
+    minutes: float | None = None,
+    checkpoint_every: int | None = None,
+    tensorboard: str | Path | None = None,
+    make_rollouts: RolloutFactory | None = None,
+) -> Result | TrainResult:
+    """Resume a run that was killed, interrupted or ran out of budget. The result is as if it had not stopped.
+
+    One exception: the budget of an exploration ends a rollout early, so a run that continues after it plans at other
+    moments. Its result is as valid, with other numbers.
+
+    Parameters
+    ----------
+    path: the folder of the run.
+    budget: new limit on the steps, those done included; by default the old one.
+    env, goal_rule, goals, set_goal: what the run was given as an object or a function must be given again. Code that
+        only the folder names (an environment ``module:Id``, a rule ``FILE.py:FUNCTION``, goals ``FILE.py:NAME``) runs
+        if it is named again here, or with ``trust``.
+    step_timeout, progress, observe: as for :func:`adagoal.explore` and :func:`adagoal.train`.
+    engine, address: for explorations, where the workers run; they change no number.
+    workers, minutes, checkpoint_every, tensorboard, make_rollouts: for training runs, as for :func:`adagoal.train`.
+
+    Examples
+    --------
+    >>> short = adagoal.explore("chain", radius=2, env_args={"n_states": 3}, budget=20, out="runs/chain")
+    >>> str(short.status), str(adagoal.resume("runs/chain", budget=10_000).status)
+    ('budget', 'certified')
+    """
+    folder = require_run_folder(path)
+    of_explorations = {"goals": goals, "engine": engine, "address": address}
+    of_training: dict[str, Any] = {"set_goal": set_goal, "workers": workers, "minutes": minutes}
+    of_training |= {"checkpoint_every": checkpoint_every, "tensorboard": tensorboard, "make_rollouts": make_rollouts}
+    # Options of the other kind are refused: ignoring them would leave the caller with a run that was not asked for.
+    if is_training_folder(folder):
+        from adagoal.api.train import resume_training
+
+        _refuse_options(of_explorations, "is for explorations; this run is training")
+        given = {name: value for name, value in of_training.items() if value is not None}
+        given |= {"env": env, "goal_rule": goal_rule, "trust": trust, "step_timeout": step_timeout}
+        return resume_training(folder, budget, progress=progress, observe=observe, **given)
+    _refuse_options(of_training, "is for training runs; this is an exploration")
     # Before the lock, which the run that started this process holds.
     exit_if_reimported()
-    with open_locked_folder(require_run_folder(path), RunKind.EXPLORATION) as folder, contextlib.ExitStack() as stack:
-        saved = folder.saved_run
+    with open_locked_folder(folder, RunKind.EXPLORATION) as held, contextlib.ExitStack() as stack:
+        saved = held.saved_run
         if saved is None:
-            raise no_run(folder.path)
-        placement = step_timeout, engine, address
+            raise no_run(held.path)
+        placement = step_timeout, engine or "local", address
         session = _restore_session(saved, budget, env, goal_rule, goals, trust, placement, stack)
         # A run that records its steps must go on recording: a log with a gap would no longer match the counts.
         if session.transitions_file in saved.result_files():
@@ -269,7 +321,13 @@ def resume_exploration(
             with _report_misfit(saved.path / session.transitions_file, "not of this run"):
                 session.record_transitions(steps)
         with observe_with_display(lambda: ExplorationProgress(session.setting.budget), progress, observe) as observer:
-            return session.run_to_end(folder, observer)
+            return session.run_to_end(held, observer)
+
+
+def _refuse_options(options: dict[str, Any], reason: str) -> None:
+    for name, value in options.items():
+        if value is not None:
+            raise InputError(reason, name)
 
 
 @contextlib.contextmanager

@@ -15,14 +15,13 @@ import click
 from adagoal import parallel
 from adagoal.cli import options
 from adagoal.cli.options import setting_options
-from adagoal.comparison.experiment import Experiment, ExperimentInfo
 from adagoal.core.errors import ExitCode
-from adagoal.settings.exploration import ComparisonOptions, ExecutionOptions, ExplorationSettings
+from adagoal.settings.exploration import ComparisonOptions, ExecutionOptions, ExperimentInfo, ExplorationSettings
 from adagoal.settings.fields import declared_settings
 
 # imported in functions, because --help should not wait for it
 if TYPE_CHECKING:
-    from adagoal.comparison.experiment_runner import ExperimentProgress
+    from adagoal.comparison.experiment import Experiment, ExperimentProgress
 
 RESUME_HELP = "Finished runs are saved as files in the folder; after Ctrl-C, the same command continues."
 COMPARE_INFO = ExperimentInfo(
@@ -59,12 +58,12 @@ def experiment_options(name: str, info: ExperimentInfo) -> options.Decorator:
 
 def run_experiment_command(info: ExperimentInfo, part: str, given: dict[str, Any]) -> None:
     """Run an experiment, or one or all of its parts, and print the tables; ``given`` are the values of its options."""
-    from adagoal.comparison import experiment_runner
+    from adagoal.comparison.experiment import ExperimentProgress, run_experiment
 
     # where and how it runs changes no number, so the experiment does not get these options
     jobs, engine, address, as_json = (given.pop(name) for name in ("jobs", "engine", "address", "as_json"))
     parts = {name: experiment for name, experiment in load_experiments(info).items() if part in ("all", name)}
-    display = experiment_runner.ExperimentProgress(given["quiet"])
+    display = ExperimentProgress(given["quiet"])
     # the experiment's own number is for one machine; a cluster has its own number of cores
     default_jobs = info.jobs if engine == "local" else None
     reports = {}
@@ -72,7 +71,7 @@ def run_experiment_command(info: ExperimentInfo, part: str, given: dict[str, Any
     with contextlib.closing(opened_engine):
         for name, experiment in parts.items():
             try:
-                report = reports[name] = experiment_runner.run_experiment(
+                report = reports[name] = run_experiment(
                     experiment, experiment.fill_in_defaults(**given), opened_engine, display
                 )
             except KeyboardInterrupt:
@@ -95,7 +94,7 @@ def load_experiments(info: ExperimentInfo) -> Mapping[str, Experiment]:
     """Import an experiment and return its parts by name; an experiment without parts has the name ""."""
     module, _, name = info.import_path.partition(":")
     experiment = getattr(importlib.import_module(module), name)
-    return {"": experiment} if isinstance(experiment, Experiment) else experiment
+    return experiment if isinstance(experiment, Mapping) else {"": experiment}
 
 
 def _exit_unfinished(reason: str, display: ExperimentProgress, out: Path) -> NoReturn:

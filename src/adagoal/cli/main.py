@@ -106,7 +106,7 @@ class LazyGroup(OrderedGroup):
 
 COMMANDS = {
     "explore": ("run_commands", "Find the goals within a radius, with policies and certificates."),
-    "certify-data": ("data_command", "Certify goals from recorded transitions, without a step."),
+    "certify-data": ("run_commands", "Certify goals from recorded transitions, without a step."),
     "resume": ("run_commands", "Resume an interrupted run."),
     "audit": ("run_commands", "Check a run exactly against the known model."),
     "play": ("run_commands", "Play the policies of a run, and compare measured steps with their certificates."),

@@ -22,8 +22,16 @@ from typing import Any
 from adagoal import goal_rules, methods, parallel
 from adagoal.api.explore import audit
 from adagoal.comparison.comparison_output import AnytimeAuditor, Comparison, live_score_table, make_error_plots
-from adagoal.comparison.experiment import Experiment, ExperimentOptions, ExperimentReport, RunOutcome
-from adagoal.comparison.experiment_runner import ExperimentProgress, collect_outcomes, run_experiment, run_settings
+from adagoal.comparison.experiment import (
+    Experiment,
+    ExperimentOptions,
+    ExperimentProgress,
+    ExperimentReport,
+    RunOutcome,
+    collect_outcomes,
+    run_experiment,
+    run_settings,
+)
 from adagoal.core.argument_checks import check_folder_path, parse_key_value, refuse_unknown_arguments
 from adagoal.core.errors import InputError
 from adagoal.core.file_io import read_json
