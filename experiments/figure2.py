@@ -266,5 +266,5 @@ FIGURE2 = Experiment(
     outcome_file=lambda cell: f"{cell.panel}.json",
     is_complete=kept,
     task_resources=lambda options: TaskResources(cores=options.workers or os.cpu_count() or 1, gpu=True),
-    info=CATALOGUE["figure2"],
+    defaults=CATALOGUE["figure2"].defaults,
 )

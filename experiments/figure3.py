@@ -178,7 +178,7 @@ def _declared(name: str, rules: Sequence[str]) -> Experiment:
         selected_goals,
         functools.partial(report, name=name, rules=rules),
         outcome_folder="figure3-runs",
-        info=CATALOGUE[name],
+        defaults=CATALOGUE[name].defaults,
     )
 
 

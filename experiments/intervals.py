@@ -146,5 +146,5 @@ INTERVALS = Experiment(
     measure_run=measure,
     make_report=report,
     is_complete=lambda cell, outcome, options: outcome["certified"] or outcome["steps"] >= options.budget,
-    info=CATALOGUE["intervals"],
+    defaults=CATALOGUE["intervals"].defaults,
 )

@@ -104,4 +104,4 @@ def report(outcomes: Sequence[RunOutcome], options: ExperimentOptions) -> Experi
     return ExperimentReport(rows, text, {"delta": DELTA, "rows": rows, "runs": list(outcomes)})
 
 
-LIMIT = Experiment("limit", cells, measure, report, info=CATALOGUE["limit"])
+LIMIT = Experiment("limit", cells, measure, report, defaults=CATALOGUE["limit"].defaults)

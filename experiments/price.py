@@ -266,5 +266,5 @@ PRICE = Experiment(
     measure,
     report,
     follow_up_runs=other_cells,
-    info=CATALOGUE["price"],
+    defaults=CATALOGUE["price"].defaults,
 )

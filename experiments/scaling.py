@@ -197,5 +197,5 @@ SCALING = Experiment(
     cells,
     measure_run=measure,
     make_report=report,
-    info=CATALOGUE["scaling"],
+    defaults=CATALOGUE["scaling"].defaults,
 )

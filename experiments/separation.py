@@ -151,5 +151,5 @@ SEPARATION = Experiment(
     list_runs=lambda options: [Cell(eta, seed) for eta in ETAS for seed in options.seeds],
     measure_run=with_reset,
     make_report=report,
-    info=CATALOGUE["separation"],
+    defaults=CATALOGUE["separation"].defaults,
 )

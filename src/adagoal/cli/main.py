@@ -228,9 +228,13 @@ def run_command_line(
         return _print_error(error.format_message().rstrip(".") + where)
     except click.ClickException as error:
         return _print_error(error.format_message())
-    except (KeyboardInterrupt, click.Abort):
-        click.echo("interrupted", err=True)
-        return errors.ExitCode.INTERRUPTED
+    except (KeyboardInterrupt, click.Abort) as error:
+        notes = getattr(error, "__notes__", ())
+        click.echo(": ".join(["interrupted", *notes]), err=True)
+        return errors.ExitCode.UNFINISHED if notes else errors.ExitCode.INTERRUPTED
+    except errors.UnfinishedError as error:
+        _print_error(str(error), error)
+        return errors.ExitCode.UNFINISHED
     # a full disk or missing permissions are no bugs of ours, so they get no traceback
     except OSError as error:
         text = f"{error.filename}: {error.strerror}" if error.filename is not None else str(error)

@@ -20,14 +20,14 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from adagoal.api.explore import explore
-from adagoal.core.errors import InputError, Status
+from adagoal.core.errors import InputError, Status, UnfinishedError
 from adagoal.core.exploration_run import ExplorationRun
 from adagoal.core.file_io import folder_lock, read_json, remove_partial_files, write_json, write_text
 from adagoal.parallel import Engine, TaskInterrupted, TaskResources
 from adagoal.report.curve_page import curve_page
 from adagoal.runs.progress_display import Progress, ProgressDisplay
 from adagoal.runs.result import Result
-from adagoal.settings.exploration import ExperimentInfo, ExplorationSettings
+from adagoal.settings.exploration import ExplorationSettings
 from adagoal.settings.goal_spec import to_goals_argument
 
 if TYPE_CHECKING:  # worker processes import this module, and need none of these
@@ -98,7 +98,7 @@ class Experiment:
     # The outcomes so far as a table with at most this number of lines, for the progress display.
     live_table: Callable[[Sequence[RunOutcome], int], Table] | None = None
     task_resources: Callable[[ExperimentOptions], TaskResources] = lambda options: TaskResources()
-    info: ExperimentInfo = field(default_factory=ExperimentInfo)
+    defaults: Mapping[str, Any] = field(default_factory=dict)  # of its own options, and of ``seeds``
     file_stem: str = ""  # NAME of NAME.json and NAME.md; by default the name of the experiment
 
     def outcome_path(self, run: Any) -> str:
@@ -110,10 +110,8 @@ class Experiment:
 
     def fill_in_defaults(self, **given: Any) -> ExperimentOptions:
         """Return the given options and the defaults of all others; ``seeds`` may be a number."""
-        defaults = {"out": Path("runs") / self.name, "quiet": False} | {
-            option.name: option.default for option in self.info.options
-        }
-        options = ExperimentOptions(**defaults | {"seed": 0, "seeds": self.info.seeds} | given)
+        shared = {"out": Path("runs") / self.name, "quiet": False, "seed": 0}
+        options = ExperimentOptions(**{**shared, **self.defaults, **given})
         if isinstance(options.seeds, int):
             options.seeds = range(options.seed, options.seed + options.seeds)
         return options
@@ -162,11 +160,18 @@ def collect_outcomes(
     missing = {name: (run, options) for name, run in files.items() if outcomes[name] is None}
     with display:
         display.begin(experiment, [outcome for outcome in outcomes.values() if outcome is not None], len(files))
-        for name, measured in engine.map(experiment.measure_run, missing, experiment.task_resources(options)):
-            write_json(options.out / name, measured)
-            # Read it back: JSON turns tuples into lists, and new outcomes must look like old ones.
-            outcomes[name] = read_json(options.out / name)
-            display.add_outcome(name, outcomes[name])
+        try:
+            for name, measured in engine.map(experiment.measure_run, missing, experiment.task_resources(options)):
+                write_json(options.out / name, measured)
+                # Read it back: JSON turns tuples into lists, and new outcomes must look like old ones.
+                outcomes[name] = read_json(options.out / name)
+                display.add_outcome(name, outcomes[name])
+        except (KeyboardInterrupt, UnfinishedError) as error:
+            # Without a finished run or a checkpoint there is nothing to continue.
+            if any(options.out.glob("*")):
+                saved = f"{display.n_done} of {display.n_total} runs are saved in {options.out}"
+                error.add_note(f"{saved}; the same command continues")
+            raise
     return [outcomes[experiment.outcome_path(run)] for run in runs]
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from adagoal.core.errors import InputError
-from adagoal.settings.fields import SettingInfo, check_field_values, setting_field
+from adagoal.settings.fields import check_field_values, setting_field
 
 # Steps of a run without a budget, and the largest budget. Half of what int64 holds, so sums do not overflow.
 UNLIMITED_BUDGET = 2**62
@@ -191,16 +191,3 @@ class ComparisonOptions:
     jobs: int | None = setting_field(
         None, "Number of parallel runs.", default_text="one per core; ray: all cores", low=1, high=1024
     )
-
-
-@dataclass(frozen=True)
-class ExperimentInfo:
-    """What the command line needs to know about an experiment without importing it."""
-
-    import_path: str = ""  # ``module:NAME`` of the declaration, or of a dictionary of parts
-    description: str = ""  # one line
-    options: tuple[SettingInfo, ...] = ()
-    seeds: int | None = 5  # default number of seeds; None: the experiment has no seeds
-    jobs: int | None = None  # default number of parallel runs on this machine; None: one per core
-    example: str = ""  # options of the example in the help
-    parts: tuple[str, ...] = ()  # names of the parts, if it has any
