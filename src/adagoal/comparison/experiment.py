@@ -110,7 +110,7 @@ class Experiment:
 
     def fill_in_defaults(self, **given: Any) -> ExperimentOptions:
         """Return the given options and the defaults of all others; ``seeds`` may be a number."""
-        shared = {"out": Path("runs") / self.name, "quiet": False, "seed": 0}
+        shared = {"out": Path("runs") / self.name, "quiet": False, "seed": 0, "seeds": 1}
         options = ExperimentOptions(**{**shared, **self.defaults, **given})
         if isinstance(options.seeds, int):
             options.seeds = range(options.seed, options.seed + options.seeds)
