@@ -21,7 +21,8 @@ from adagoal.core.environment import TabularEnv
 from adagoal.core.errors import OBJECT_ENV_PREFIX, InputError, RunWarning
 from adagoal.core.exploration_run import RunObserver
 from adagoal.core.goal_space import StoredLabeler
-from adagoal.core.tabular_policy import Policy, renumber_policies
+from adagoal.core.tabular_policy import Policy
+from adagoal.core.types import Longs
 from adagoal.core.user_code import is_file_spec
 from adagoal.envs import model_sources, registry
 from adagoal.envs.gym_adapter import GymAdapter, StartSeed
@@ -460,84 +461,59 @@ def audit(result: Result, env: EnvOverride = None, *, trust: bool = False) -> Au
     if model is None:
         name = setting.env if env is None else env
         raise InputError(f"audit: the exact model of {name} is not known; use a built-in or a toy-text environment")
-    if result.is_from_data:
-        return _audit_data(result, model)
-    sizes = result.arrays["policy"].shape[2], result.reset_action
-    same_states = numbers_states_as_met(result) or sizes[0] == model.n_states
-    if (not same_states or sizes[1] != model.n_actions) and result.goals:
-        raise InputError(
-            f"audit: the result is about {sizes[0]} states and {sizes[1]} actions, "
-            f"the model has {model.n_states} and {model.n_actions}"
-        )
-    if setting.within is not None and setting.probability is not None:
-        return _audit_probabilities(result, model, setting.within, setting.probability)
-    # A method without a guarantee has estimates, not bounds that an audit could refute.
-    proven = result.certificates if result.guarantee else {}
-    policies = {g: result.policy(g) for g in result.goals}
-    if numbers_states_as_met(result) and result.goal_names is None:
-        # The audit reports the numbers of the model.
-        states = find_model_states(result, model.n_states)
-        policies = renumber_policies(policies, states, model.n_states)
-        proven = {int(states[g]): certificate for g, certificate in proven.items()}
-    lower, upper = ({g: c[i] for g, c in proven.items()} for i in (0, 1))
-    return audit_policies(
-        *(model, policies, policies, result.radius, setting.epsilon),
-        goal_space=setting.goal_space if result.goal_names is None else None,
-        lower=lower,
-        upper=upper,
-        sets=None if result.goal_names is None else {g: result.members(g) for g in range(len(result.goal_names))},
-        names=result.goal_names or (),
-    )
-
-
-def _audit_probabilities(result: Result, model: TabularMDP, within: int, probability: float) -> Audit:
-    numbers = range(model.n_states) if result.goal_names is None else range(len(result.goal_names))
-    chosen = None if result.goal_names is not None else result.setting.goal_space
-    return audit_probabilities(
-        *(
-            model,
-            result.goals,
-            {g: result.policy(g) for g in result.goals},
-            within,
-            probability,
-            result.setting.epsilon,
-        ),
-        avoid=avoided_states(result.setting.avoid or (), model.n_states, model.labels, model.sets),
-        certificates=result.certificates,
-        space={
-            g: g if result.goal_names is None else result.members(g) for g in (numbers if chosen is None else chosen)
-        },
-        names=result.goal_names or (),
-    )
-
-
-def _audit_data(result: Result, model: TabularMDP) -> Audit:
-    """Audit a result of :func:`adagoal.certify_data`, whose states and actions are those of the data."""
-    labels, actions = result.view.labels, result.view.actions
-    if len(labels) != result.n_states or len(actions) != result.reset_action:
-        raise InputError("audit: the result does not name all states and actions of its data")
-    state_of = [_find_in_model(label, model.labels, model.n_states, "state", model) for label in labels]
-    action_of = [_find_in_model(name, (), model.n_actions, "action", model) for name in actions] + [model.n_actions]
-    if state_of[result.view.start or 0] != model.start:
-        raise InputError(f"audit: the data start in {labels[result.view.start or 0]}, the model in state {model.start}")
+    states, actions = _find_numbers_in_model(result, model)
+    are_sets, names = result.goal_names is not None, result.goal_names or ()
     policies = {}
     for goal in result.goals:
-        # The policy of a certificate resets in states that the data do not have.
-        table = np.full((1, model.n_states), model.n_actions, np.int16)
-        table[:, state_of] = np.array(action_of)[result.policy(goal).actions]
-        policies[goal] = Policy(goal, table, model.n_actions)
-    are_sets = result.goal_names is not None
-    number = {g: g if are_sets else state_of[g] for g in result.certificates}
-    sets = {g: [state_of[s] for s in result.members(g)] for g in result.certificates} if are_sets else None
+        # The policy of a certificate resets in states that the run or the data do not have.
+        own = result.policy(goal).actions
+        table = np.full((len(own), model.n_states), model.n_actions, np.int16)
+        table[:, states] = actions[own[:, : len(states)]]
+        number = goal if are_sets else int(states[goal])
+        policies[number] = Policy(number, table, model.n_actions)
+    chosen = None if are_sets or setting.goal_space is None else states[list(setting.goal_space)].tolist()
+    if setting.within is not None and setting.probability is not None:
+        numbers = range(len(names)) if are_sets else chosen or range(model.n_states)
+        return audit_probabilities(
+            *(model, policies, policies, setting.within, setting.probability, setting.epsilon),
+            avoid=avoided_states(setting.avoid or (), model.n_states, model.labels, model.sets),
+            certificates=result.certificates,
+            space={g: result.members(g) if are_sets else g for g in numbers},
+            names=names,
+        )
+    # A method without a guarantee has estimates, not bounds that an audit could refute.
+    proven = {g if are_sets else int(states[g]): c for g, c in result.certificates.items() if result.guarantee}
+    listed = result.certificates if result.is_from_data else range(len(names))
     return audit_policies(
-        *(model, [number[g] for g in result.goals], {number[g]: policy for g, policy in policies.items()}),
-        *(result.radius, result.setting.epsilon),
-        goal_space=None if result.setting.goal_space is None else [state_of[g] for g in result.setting.goal_space],
-        lower={number[g]: c.lower for g, c in result.certificates.items()},
-        upper={number[g]: c.upper for g, c in result.certificates.items()},
-        sets=sets,
-        names=result.goal_names or (),
+        *(model, policies, policies, result.radius, setting.epsilon),
+        goal_space=chosen,
+        lower={g: c.lower for g, c in proven.items()},
+        upper={g: c.upper for g, c in proven.items()},
+        sets={g: states[result.members(g)].tolist() for g in listed} if are_sets else None,
+        names=names,
     )
+
+
+def _find_numbers_in_model(result: Result, model: TabularMDP) -> tuple[Longs, Longs]:
+    """Return the numbers in a model of the states of a result, and of its actions with the reset."""
+    labels, names, start = result.view.labels, result.view.actions, result.view.start or 0
+    if result.is_from_data:
+        if len(labels) != result.n_states or len(names) != result.reset_action:
+            raise InputError("audit: the result does not name all states and actions of its data")
+        states = [_find_in_model(label, model.labels, model.n_states, "state", model) for label in labels]
+        actions = [_find_in_model(name, (), model.n_actions, "action", model) for name in names]
+        if states[start] != model.start:
+            raise InputError(f"audit: the data start in {labels[start]}, the model in state {model.start}")
+        return np.array(states), np.array([*actions, model.n_actions])
+    n_states, n_actions = result.arrays["policy"].shape[2], result.reset_action
+    as_met = numbers_states_as_met(result)
+    if n_actions != model.n_actions or not (as_met or n_states == model.n_states):
+        raise InputError(
+            f"audit: the result is about {n_states} states and {n_actions} actions, "
+            f"the model has {model.n_states} and {model.n_actions}"
+        )
+    found = find_model_states(result, n_states=model.n_states) if as_met else np.arange(n_states)
+    return found, np.arange(n_actions + 1)
 
 
 def _find_in_model(name: str, labels: Sequence[str], size: int, kind: str, model: TabularMDP) -> int:
