@@ -229,7 +229,8 @@ def run_command_line(
     except click.ClickException as error:
         return _print_error(error.format_message())
     except (KeyboardInterrupt, click.Abort) as error:
-        notes = getattr(error, "__notes__", ())
+        # click raises its own exception from that of Python
+        notes = getattr(error.__cause__ or error, "__notes__", ())
         click.echo(": ".join(["interrupted", *notes]), err=True)
         return errors.ExitCode.UNFINISHED if notes else errors.ExitCode.INTERRUPTED
     except errors.UnfinishedError as error:
