@@ -20,9 +20,9 @@ from adagoal.envs.model import model_from_rows
 from adagoal.envs.simulator import ModelSimulator
 from adagoal.exact import solver
 from adagoal.parallel.task_engine import LocalEngine
-from counting import record_transition
 from experiments import arena, coverage, coverage_worlds, price, scaling
 from experiments.__main__ import run as run_experiment
+from transition_recording import record_transition
 
 
 def test_tasks_cover_every_family_rule_and_delta_and_extend_each_other():

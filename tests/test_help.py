@@ -70,17 +70,17 @@ def test_public_names_are_shown() -> None:
 
 def test_options_are_shown_in_groups(capsys: pytest.CaptureFixture[str]) -> None:
     shown = {}
-    for line in ("explore --help", "train --help", "train --help-all"):
+    for line in ("explore --help", "explore --help-all", "train --help", "train --help-all"):
         assert run_command_line(line.split()) == 0
         shown[line] = capsys.readouterr().out
     headings = re.findall(r"^(\w+):$", shown["explore --help"], re.MULTILINE)
     assert headings == ["Problem", "Goals", "Environment", "Execution", "Output"]
-    assert len(re.findall("^  -", shown["train --help"], re.MULTILINE)) < 20
-    for command, line in (("explore", "explore --help"), ("train", "train --help-all")):
+    for command in ("explore", "train"):
+        assert len(re.findall("^  -", shown[f"{command} --help"], re.MULTILINE)) < 20
         found = cli.get_command(click.Context(cli), command)
         assert found is not None
         for option in (parameter for parameter in found.params if isinstance(parameter, click.Option)):
-            assert f"{option.opts[0]} " in shown[line]
+            assert f"{option.opts[0]} " in shown[f"{command} --help-all"]
 
 
 def test_words_are_shown_as_they_are_typed(capsys: pytest.CaptureFixture[str]) -> None:

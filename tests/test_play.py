@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import adagoal
-import vault
+import damaged_folders
 from adagoal.api import explore as api
 from adagoal.cli.main import run_command_line
 from adagoal.core.errors import EnvironmentFailure
@@ -81,7 +81,9 @@ def test_the_seed_decides_and_the_run_stays_as_it_was(folder: Path) -> None:
 def test_a_wrong_certificate_is_found_out(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     row = json.loads((folder / "result.json").read_text())["goals"][-1]
     forged = shutil.copytree(folder, tmp_path / "forged")
-    vault.forged_json(forged, "result.json", lambda data: data["goals"][-1].update(lower=1.0, upper=row["lower"] / 2))
+    damaged_folders.forged_json(
+        forged, "result.json", lambda data: data["goals"][-1].update(lower=1.0, upper=row["lower"] / 2)
+    )
     assert run_command_line(["play", str(folder), "--goals", str(row["goal"])]) == 0
     assert "contradicts" not in capsys.readouterr().out
     assert run_command_line(["play", str(forged), "--goals", str(row["goal"])]) == 1

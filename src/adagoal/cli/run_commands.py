@@ -41,11 +41,11 @@ LONG_AUDIT_SIZE = 10**6
 @click.command(
     cls=options.GroupedCommand,
     groups={
-        "Problem": "radius within probability avoid epsilon delta method method_args constants seed budget data",
+        "Problem": "radius epsilon delta within probability avoid method seed budget",
         "Goals": "goal_rule goals",
-        "Environment": "env_args model_constants start start_seed max_states step_timeout",
-        "Execution": "workers engine address estimate live",
-        "Output": "out overwrite record as_json quiet help",
+        "Environment": "env_args max_states",
+        "Execution": "workers",
+        "Output": "out overwrite quiet help help_all",
     },
     epilog="Example: adagoal explore two-room --radius 40 --epsilon 1 --delta 0.1 --seed 0 --out runs/rooms",
 )
@@ -75,6 +75,7 @@ LONG_AUDIT_SIZE = 10**6
 @click.option("--live", is_flag=True, help="Serve a live report of the run, and print its address.")
 @options.json_option
 @options.quiet_option
+@options.help_all_option
 def explore(
     constants: str | None,
     out: Path | None,
@@ -136,32 +137,29 @@ def _folder_options(given: Mapping[str, Any]) -> dict[str, Any]:
 @click.option("--goal-rule", help="The goal rule, if the folder names a file (FILE.py:FUNCTION).")
 @click.option("--goals", help="The goals, if the folder names a file (FILE.py:NAME).")
 @options.trust_option
-@setting_options(ExecutionOptions, "step_timeout", "address")
-@setting_options(ExecutionOptions, "engine", default=None)
-@setting_options(TrainingOptions, "workers", "minutes", "tensorboard", prefix="For training runs: ", default=None)
+@setting_options(ExecutionOptions, "step_timeout", "engine", "address", default=None)
+@setting_options(
+    TrainingOptions, "workers", "minutes", "checkpoint_every", "tensorboard", prefix="Training: ", default=None
+)
 @options.json_option
 @options.quiet_option
 def resume(folder: Path, budget: int | None, as_json: bool, quiet: bool, **given: Any) -> None:
     """Resume the exploration or training run in DIR. The result is as if the run had never stopped."""
     is_training = is_training_folder(folder)
-    if is_training:
-        from adagoal.deep import require_deep_extra
-
-        require_deep_extra()
-    else:
+    if not is_training:
         options.announce_compilation(quiet)
     from adagoal.api.explore import resume as resume_run
     from adagoal.runs.progress_display import ExplorationProgress, TrainingProgress
 
     display = TrainingProgress(quiet) if is_training else ExplorationProgress(budget, quiet)
-    with stdout_to_stderr(), display:
-        result: Any = resume_run(folder, budget, observe=display, **given)
-    if not is_training:
-        report_result(result, folder, as_json)
-        return
-    from adagoal.cli.training_commands import report_training
+    with stdout_to_stderr(), display as progress:
+        result: Any = resume_run(folder, budget, observe=progress, **given)
+    if is_training:
+        from adagoal.cli.training_commands import report_training
 
-    report_training(result, folder, as_json)
+        report_training(result, folder, as_json)
+    else:
+        report_result(result, folder, as_json)
 
 
 @click.command(epilog="Example: adagoal audit runs/two-room")
@@ -218,7 +216,7 @@ def play(folder: Path, as_json: bool, **given: Any) -> None:
 
         for name in ("goals", "step_timeout"):
             if given.pop(name):
-                raise InputError("is for explorations; this run is training", name)
+                raise InputError("works for explorations only, and this run is training; leave it out", name)
         click.get_current_context().invoke(evaluate, folder=folder, as_json=as_json, **given)
         return
     from rich.console import Console

@@ -60,15 +60,7 @@ config_names = tuple(name for name in declared_settings(Config) if name != "env"
 @options.quiet_option
 @options.json_option
 @options.help_all_option
-def train(
-    env: str,
-    recipe: str,
-    out: Path | None,
-    overwrite: bool,
-    quiet: bool,
-    as_json: bool,
-    **given: Any,
-) -> None:
+def train(env: str, recipe: str, out: Path | None, overwrite: bool, quiet: bool, as_json: bool, **given: Any) -> None:
     """Train a goal-conditioned policy on ENV with adaptive goals (an ensemble of critics, with hindsight).
 
     ENV is a Gymnasium id with goal-conditioned observations (FetchReach-v4, FetchPush-v4,
