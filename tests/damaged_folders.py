@@ -28,8 +28,8 @@ from typing import Any
 
 import numpy as np
 
-from adagoal.runs import folder_reader as manifests
-from adagoal.runs.folder_reader import staged_file_path
+from adagoal.runs import run_folder as manifests
+from adagoal.runs.run_folder import staged_file_path
 
 Damage = Callable[[Path], None]
 Case = tuple[str, Damage]

@@ -31,7 +31,7 @@ import adagoal
 import damaged_folders
 from adagoal.report import write_report
 from adagoal.runs import run_folder as folders
-from adagoal.runs.folder_reader import find_saved_run, staged_file_path
+from adagoal.runs.run_folder import find_saved_run, staged_file_path
 from kill_runs import CASES
 
 TIME_LIMIT = 20

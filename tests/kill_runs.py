@@ -32,7 +32,7 @@ from adagoal.envs import toy_models
 from adagoal.goal_rules import GoalInfo
 from adagoal.methods import METHODS
 from adagoal.runs import run_folder as folders
-from adagoal.runs.folder_reader import find_saved_run
+from adagoal.runs.run_folder import find_saved_run
 from model_env import ModelEnv, PairEnv
 
 Make = Callable[[], Any]

@@ -6,8 +6,7 @@ import numpy as np
 
 from adagoal.core import file_io
 from adagoal.core.file_formats import ArraySpec
-from adagoal.runs.folder_reader import SavedRun, read_saved_run
-from adagoal.runs.run_folder import open_locked_folder
+from adagoal.runs.run_folder import SavedRun, open_locked_folder, read_saved_run
 
 KIND = "exploration"
 SIZES = {"A": 2}

@@ -14,7 +14,8 @@ from matplotlib.figure import Figure
 import adagoal
 from adagoal.api import explore as api
 from adagoal.cli.main import run_command_line
-from adagoal.comparison import comparison_output, experiment_runner, method_comparison
+from adagoal.comparison import comparison_output, method_comparison
+from adagoal.comparison import experiment as runner
 from adagoal.comparison.comparison_output import (
     AnytimeAuditor,
     AuditCheck,
@@ -37,12 +38,12 @@ GRID = ExplorationSettings("grid", {"rows": 3, "cols": 3}, radius=3.5, epsilon=0
 
 def outcomes(cells: list[ExplorationSettings], folder: Path) -> list[Any]:
     options = method_comparison.COMPARE.fill_in_defaults(out=folder)
-    return experiment_runner.collect_outcomes(
+    return runner.collect_outcomes(
         method_comparison.COMPARE,
         cells,
         options,
         LocalEngine(1, print),
-        experiment_runner.ExperimentProgress(quiet=True),
+        runner.ExperimentProgress(quiet=True),
     )
 
 

@@ -12,7 +12,7 @@ from scipy.stats import binomtest
 from adagoal import goal_rules
 from adagoal.certified import deterministic, events, explorer, gaps
 from adagoal.certified.explorer import CertifiedExplorer
-from adagoal.comparison import experiment_runner
+from adagoal.comparison import experiment as runner
 from adagoal.core.confidence_bounds import clopper_pearson_interval
 from adagoal.core.exploration_run import ExplorationRun
 from adagoal.core.transition_data import TransitionCounts
@@ -173,8 +173,8 @@ def test_two_thousand_runs(tmp_path: Path):
     """For each delta, a confidence interval shows that at most delta of the runs have a false claim."""
     options = coverage.COVERAGE.fill_in_defaults(control=0, out=tmp_path)
     cells = coverage.COVERAGE.list_runs(options)
-    found = experiment_runner.collect_outcomes(
-        coverage.COVERAGE, cells, options, LocalEngine(2, print), experiment_runner.ExperimentProgress(quiet=True)
+    found = runner.collect_outcomes(
+        coverage.COVERAGE, cells, options, LocalEngine(2, print), runner.ExperimentProgress(quiet=True)
     )
     records = [record for chunk in found for record in chunk]
     for row in coverage.summary(records):

@@ -11,16 +11,16 @@ import damaged_folders
 from adagoal.core import file_formats, file_io
 from adagoal.core.errors import InputError
 from adagoal.runs import run_folder as folders
-from adagoal.runs.folder_reader import (
+from adagoal.runs.run_folder import (
     CHECKPOINTS_FOLDER,
     MANIFEST_BACKUP_FILE,
     MANIFEST_FILE,
     SavedRun,
     find_saved_run,
+    open_locked_folder,
     read_manifest,
     read_saved_run,
 )
-from adagoal.runs.run_folder import open_locked_folder
 from sample_folder import KIND, read_numbers, read_results, read_state, state, write_folder
 
 

@@ -91,7 +91,7 @@ def test_environment_that_ends_its_process_gives_one_line_error_and_voids_the_re
     error = capfd.readouterr().err
     assert said in error
     assert error.count("\n") == 1
-    assert api.resume_exploration(tmp_path, 1200, trust=True).status == "void"
+    assert api.resume(tmp_path, 1200, trust=True).status == "void"
 
 
 def test_environment_that_exits_with_code_zero_is_a_failure(tmp_path: Path) -> None:

@@ -27,8 +27,8 @@ from adagoal.envs import registry, toy_models
 from adagoal.envs.simulator import ModelSimulator
 from adagoal.runs import run_folder
 from adagoal.runs.exploration_session import ExplorationSession
-from adagoal.runs.folder_reader import MANIFEST_FILE, find_saved_run
 from adagoal.runs.progress_display import CostEstimator
+from adagoal.runs.run_folder import MANIFEST_FILE, find_saved_run
 from adagoal.settings.exploration import ExplorationSettings
 from model_env import Drifting, ModelEnv
 

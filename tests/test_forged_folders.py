@@ -24,8 +24,8 @@ from adagoal.envs import observation_keys, toy_models
 from adagoal.report import write_report
 from adagoal.runs import run_folder as folders
 from adagoal.runs.exploration_files import RESULT_SCHEMA
-from adagoal.runs.folder_reader import CHECKPOINTS_FOLDER, MANIFEST_FILE, find_saved_run, staged_file_path
 from adagoal.runs.job import JobMonitor
+from adagoal.runs.run_folder import CHECKPOINTS_FOLDER, MANIFEST_FILE, find_saved_run, staged_file_path
 from model_env import ModelEnv, PairEnv
 
 CHAIN = {"n_states": 5, "slip": 0.1}

@@ -270,7 +270,7 @@ def test_a_killed_run_resumes_to_the_same_result(tmp_path: Path, monkeypatch: py
     arguments: dict[str, Any] = {"radius": 2, "epsilon": 2.0, "seed": 3}
     whole = api.explore("MiniGrid-Empty-5x5-v0", **arguments, out=tmp_path / "run", observe=copy_now_and_then)
     assert rollouts > 20
-    assert summary(api.resume_exploration(tmp_path / "killed")) == summary(whole)
+    assert summary(api.resume(tmp_path / "killed")) == summary(whole)
 
 
 def test_every_numpy_generator_is_restored(tmp_path: Path) -> None:
@@ -278,10 +278,10 @@ def test_every_numpy_generator_is_restored(tmp_path: Path) -> None:
     whole = api.explore(MersenneTwister(mdp), radius=6, epsilon=2.0)
     api.explore(MersenneTwister(mdp), radius=6, epsilon=2.0, budget=1000, out=tmp_path)
     with pytest.raises(InputError, match="pass the object again"):
-        api.resume_exploration(tmp_path, 10**9)
+        api.resume(tmp_path, 10**9)
     with pytest.raises(InputError, match=r"is on object:MersenneTwister, not on object:ModelEnv"):
-        api.resume_exploration(tmp_path, 10**9, env=ModelEnv(mdp))
-    assert summary(api.resume_exploration(tmp_path, 10**9, env=MersenneTwister(mdp)))[0] == whole.status == "certified"
+        api.resume(tmp_path, 10**9, env=ModelEnv(mdp))
+    assert summary(api.resume(tmp_path, 10**9, env=MersenneTwister(mdp)))[0] == whole.status == "certified"
 
 
 def test_observer_error_is_not_reported_as_environment_failure() -> None:

@@ -165,7 +165,7 @@ def test_page_of_a_folder_shows_its_last_save(tmp_path: Path) -> None:
             assert facts["running"]
             assert len(arrays["policy"]) > 0
 
-    result = api.resume_exploration(tmp_path, budget=2000, observe=look)
+    result = api.resume(tmp_path, budget=2000, observe=look)
     assert shown == [1000], "the checkpoint with which it began"
     assert source.version_stamp() != first
     assert unpack_data_block(source.pack_data())[0]["steps"] == result.steps == 2000

@@ -16,8 +16,14 @@ import damaged_folders
 from adagoal.core import file_io
 from adagoal.core.errors import InputError
 from adagoal.runs import run_folder as folders
-from adagoal.runs.folder_reader import CHECKPOINTS_FOLDER, MANIFEST_BACKUP_FILE, MANIFEST_FILE, find_saved_run
-from adagoal.runs.run_folder import open_locked_folder, save_interval_elapsed
+from adagoal.runs.run_folder import (
+    CHECKPOINTS_FOLDER,
+    MANIFEST_BACKUP_FILE,
+    MANIFEST_FILE,
+    find_saved_run,
+    open_locked_folder,
+    save_interval_elapsed,
+)
 from sample_folder import KIND, read_numbers, read_state, results, state, write_folder
 
 

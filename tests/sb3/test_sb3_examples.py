@@ -88,7 +88,7 @@ def test_the_settings_of_an_example_are_those_of_the_measured_runs(page: str, na
 
 
 def test_the_settings_of_tqc_are_those_of_the_measured_runs() -> None:
-    (call,) = re.findall(r"`(TQC\(.*?\))`", (ROOT / "docs" / "sb3.md").read_text(), re.S)
+    call = example("docs/sb3.md", "TQC").removeprefix("model = ")
     names = {"HerReplayBuffer": HerReplayBuffer, "NormalisedFeatures": NormalisedFeatures, "env": None}
     shown = eval(call, names | {"TQC": lambda *_, **given: given})
     _, run = measured("sb3-push-tqc.json")
