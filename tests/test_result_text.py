@@ -14,7 +14,7 @@ import pytest
 
 import adagoal
 from adagoal.cli.main import run_command_line
-from adagoal.cli.terminal_text import exploration_lines
+from adagoal.cli.options import exploration_lines
 from adagoal.core.errors import Status
 from adagoal.deep.config import Config
 from adagoal.report import write_report

@@ -19,7 +19,7 @@ import pytest
 import adagoal
 from adagoal import parallel
 from adagoal.cli.main import run_command_line
-from adagoal.comparison import experiment_runner
+from adagoal.comparison import experiment as runner
 from adagoal.comparison.experiment import Experiment
 from adagoal.core.errors import EnvironmentFailure, InputError
 from adagoal.core.exploration_run import ExplorationRun
@@ -31,7 +31,7 @@ from adagoal.parallel.worker_process import WorkerDied, WorkerFailure, WorkerKil
 from engine_tasks import Buggy, begun, die, fail, refuse, slowly, square
 from experiments import arena
 from experiments.__main__ import run as run_experiment
-from fake_ray import NoRay, NoRayActors
+from fake_ray import FakeRay, FakeRayActors
 
 FRESH = TaskResources(fresh_process=True)
 
@@ -82,7 +82,7 @@ def test_a_task_that_was_told_to_stop() -> None:
 WRONG = [
     ("bug", KeyError, "^1$"),
     ("unpicklable", RuntimeError, "^Unpicklable: odd$"),
-    ("particular", RuntimeError, "^Particular: odd$"),
+    ("particular", RuntimeError, "^OneWayPickle: odd$"),
 ]
 
 
@@ -116,7 +116,7 @@ def test_a_bug_in_a_worker_on_ray_keeps_its_traceback() -> None:
 
 
 def test_how_a_worker_on_ray_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
-    ray = NoRayActors()
+    ray = FakeRayActors()
     monkeypatch.setitem(sys.modules, "ray", ray)
     worker = RayWorker(Buggy, "the worker")
 
@@ -172,7 +172,7 @@ def test_an_experiment_goes_on_after_an_interrupt(
 ) -> None:
     small(monkeypatch)
     line = ["arena", "--seeds", "1", "--jobs", "1", "--budget", "5000", "--out", str(tmp_path)]
-    measure, left = experiment_runner.write_json, [2]
+    measure, left = runner.write_json, [2]
 
     def stop(path: Path, data: object) -> None:
         left[0] -= 1
@@ -180,14 +180,14 @@ def test_an_experiment_goes_on_after_an_interrupt(
             raise KeyboardInterrupt
         measure(path, data)
 
-    monkeypatch.setattr(experiment_runner, "write_json", stop)
+    monkeypatch.setattr(runner, "write_json", stop)
     assert run_experiment(line) == 3
     assert "interrupted: 2 of 4 runs are saved" in capsys.readouterr().err
-    monkeypatch.setattr(experiment_runner, "write_json", measure)
+    monkeypatch.setattr(runner, "write_json", measure)
     assert run_experiment(line) == 0
     assert "2 of 4 runs are in the folder already" in capsys.readouterr().err
     left[0] = 0
-    monkeypatch.setattr(experiment_runner, "write_json", stop)
+    monkeypatch.setattr(runner, "write_json", stop)
     assert run_experiment([*line[:-1], str(tmp_path / "other")]) == 130, "nothing is kept"
 
 
@@ -241,18 +241,18 @@ class Sabotage:
 
 def tables(experiment: Experiment, folder: Path, engine: Engine, **given: Any) -> tuple[str, set[str]]:
     """What an arena says, and the names of its cells."""
-    experiment_runner.run_experiment(
+    runner.run_experiment(
         experiment,
         experiment.fill_in_defaults(out=folder, **given),
         engine,
-        experiment_runner.ExperimentProgress(quiet=True),
+        runner.ExperimentProgress(quiet=True),
     )
     engine.close()
     return (folder / "arena.md").read_text(), {file.name for file in (folder / "cells").iterdir()}
 
 
-def without_ray(monkeypatch: pytest.MonkeyPatch, lost: set[int], *machines: dict[str, float]) -> NoRay:
-    found = NoRay(lost, list(machines) or [{"CPU": 4.0}])
+def without_ray(monkeypatch: pytest.MonkeyPatch, lost: set[int], *machines: dict[str, float]) -> FakeRay:
+    found = FakeRay(lost, list(machines) or [{"CPU": 4.0}])
     monkeypatch.setitem(sys.modules, "ray", found)
     return found
 

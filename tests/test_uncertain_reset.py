@@ -283,7 +283,7 @@ def test_a_random_start_can_be_declared(kind: type[ModelEnv], tmp_path: Path) ->
         to_the_end = values(mdp, 3, np.eye(4)[0])  # a reset is of no use on the way
         best = 1.0 + 0.98 * to_the_end[0] + 0.02 * to_the_end[2]
         assert declared.certificate(3).lower <= best <= declared.certificate(3).upper
-    assert api.resume_exploration(tmp_path, env=Rare(mdp)).to_dict() == declared.to_dict()
+    assert api.resume(tmp_path, env=Rare(mdp)).to_dict() == declared.to_dict()
 
 
 def test_a_declared_start_of_a_toy_text_environment() -> None:

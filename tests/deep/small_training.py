@@ -18,7 +18,7 @@ from adagoal.deep.goal_envs import EnvDimensions, EnvSource
 from adagoal.deep.rollouts import EnvBatch
 from adagoal.parallel.worker_process import serve_calls
 from adagoal.runs import training_session
-from adagoal.runs.folder_reader import find_saved_run
+from adagoal.runs.run_folder import find_saved_run
 
 SETTINGS: dict[str, Any] = {
     "algorithm": "ddpg", "gamma": 0.98, "radius": 40.0, "radius_ramp": 100_000, "action_l2": 1.0, "contact": 0.0,

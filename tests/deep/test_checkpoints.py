@@ -28,8 +28,8 @@ from adagoal.core.file_io import folder_lock
 from adagoal.deep import Config
 from adagoal.report import training_page as report
 from adagoal.runs import run_folder as folders
-from adagoal.runs.folder_reader import CHECKPOINTS_FOLDER, find_saved_run, read_saved_run
-from adagoal.runs.training_files import read_training_record
+from adagoal.runs.run_folder import CHECKPOINTS_FOLDER, find_saved_run, read_saved_run
+from adagoal.runs.train_result import read_training_record
 
 CODE = """
 import os, signal, sys

@@ -21,8 +21,8 @@ from adagoal.core.errors import InputError
 from adagoal.deep import learner
 from adagoal.deep.env_inspection import inspect_env
 from adagoal.report import training_page as report
-from adagoal.runs import training_files as kept
-from adagoal.runs.folder_reader import CHECKPOINTS_FOLDER, MANIFEST_BACKUP_FILE, find_saved_run, read_saved_run
+from adagoal.runs import train_result as kept
+from adagoal.runs.run_folder import CHECKPOINTS_FOLDER, MANIFEST_BACKUP_FILE, find_saved_run, read_saved_run
 
 NEWEST, OLDER = f"{CHECKPOINTS_FOLDER}/checkpoint-000004.npz", f"{CHECKPOINTS_FOLDER}/checkpoint-000003.npz"
 Change = Callable[[dict[str, Any]], Any]
@@ -363,7 +363,7 @@ def test_the_commands_say_it_in_one_line(run: Path, name: str, capsys: pytest.Ca
     assert "altered or damaged (its content does not match the manifest)" in said[0]
 
 
-# --- code that only the folder names ---
+# --- code named only by the folder ---
 
 
 def rename(run: Path, **settings: str) -> None:

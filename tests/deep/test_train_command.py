@@ -126,7 +126,7 @@ def test_importing_adagoal_imports_no_jax() -> None:
 
 
 def test_workers_and_policies_need_no_jax() -> None:
-    code = "import sys, adagoal.deep.rollouts, adagoal.runs.training_files; assert 'jax' not in sys.modules"
+    code = "import sys, adagoal.deep.rollouts, adagoal.runs.train_result; assert 'jax' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True)
 
 

@@ -18,7 +18,7 @@ from adagoal import resume, train
 from adagoal.core.file_io import read_json
 from adagoal.deep import Config
 from adagoal.deep.env_inspection import is_inside_box
-from adagoal.runs.folder_reader import find_saved_run
+from adagoal.runs.run_folder import find_saved_run
 
 SMALL: dict[str, Any] = {
     "hidden": (64, 64),

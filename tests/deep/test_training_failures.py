@@ -24,8 +24,8 @@ from adagoal.deep.goal_envs import EnvDimensions, EnvSource
 from adagoal.deep.rollouts import EnvBatch, RolloutWorkers
 from adagoal.parallel.worker_process import WorkerFailure, unwrap_reply
 from adagoal.report import training_page as report
-from adagoal.runs.folder_reader import is_training_folder
 from adagoal.runs.job import STOP_SIGNALS, stop_on_signals
+from adagoal.runs.run_folder import is_training_folder
 from engine_tasks import Unpicklable
 
 CONFIG = Config("point-mass", **TINY)

@@ -25,7 +25,7 @@ from adagoal.deep.training_history import ValueMapHistory
 from adagoal.report import training_page, training_video
 from adagoal.report.live_server import serve_report
 from adagoal.report.training_page import ExtraFiles
-from adagoal.runs.folder_reader import find_saved_run
+from adagoal.runs.run_folder import find_saved_run
 from data_block import unpack_data_block
 
 CELL = {"low": [-1.0, -1.0], "high": [0.0, 1.0], "share": 0.5, "rollouts": 10, "successes": 9}
