@@ -20,8 +20,8 @@ from adagoal.loop import run_exploration
 from adagoal.runs.exploration_session import ExplorationSession
 from adagoal.settings.exploration import ExplorationSettings
 from adagoal.tabular.bayes import BayesianEstimates
-from counting import record_transition
 from experiments import extra_models
+from transition_recording import record_transition
 
 
 def run_of(mdp: TabularMDP, L: float, epsilon: float, seed: int = 0) -> ExplorationRun:

@@ -16,14 +16,14 @@ import gymnasium
 import numpy as np
 import pytest
 
-import vault
+import damaged_folders
 from adagoal.cli import run_commands
 from adagoal.cli.main import run_command_line
 from adagoal.cli.options import default_run_folder
 from adagoal.core.errors import InputError
 from adagoal.core.file_io import folder_lock
-from adagoal.runs.folder_reader import CHECKPOINTS_FOLDER, MANIFEST_FILE
 from adagoal.runs.result import load_result
+from adagoal.runs.run_folder import CHECKPOINTS_FOLDER, MANIFEST_FILE
 
 SMALL = ("explore", "grid", "--radius", "6", "--env-arg", "rows=3", "--env-arg", "cols=3")
 LONG = ("explore", "two-room", "--radius", "15", "--quiet")
@@ -202,7 +202,7 @@ def test_result_that_does_not_fit(
         data["goals"] = [{"lower": 0, "upper": 1, "error": 0, **row} for row in data["goals"]]
 
     folder = shutil.copytree(done, tmp_path / "run")
-    vault.forged_json(folder, "result.json", forge)
+    damaged_folders.forged_json(folder, "result.json", forge)
     for command in ("audit", "report"):
         assert run_command_line([command, str(folder)]) == 2
         assert "damaged" in one_line(capsys)
@@ -211,7 +211,7 @@ def test_result_that_does_not_fit(
 @pytest.mark.parametrize("name", ["policy", "policy_goals", "visits", "trace", "episode_goals"])
 def test_model_that_does_not_fit(name: str, done: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = shutil.copytree(done, tmp_path / "run")
-    vault.forged_arrays(folder, "policies.npz", lambda arrays: arrays.pop(name))
+    damaged_folders.forged_arrays(folder, "policies.npz", lambda arrays: arrays.pop(name))
     for command in ("audit", "report"):
         assert run_command_line([command, str(folder)]) == 2
         assert "damaged" in one_line(capsys)
@@ -343,7 +343,7 @@ def test_messages_of_check_spell_options(capsys: pytest.CaptureFixture[str]) -> 
 
 def test_audit_that_fails(done: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = shutil.copytree(done, tmp_path / "run")
-    vault.forged_json(folder, "result.json", lambda data: data["goals"].pop())
+    damaged_folders.forged_json(folder, "result.json", lambda data: data["goals"].pop())
     assert run_command_line(["audit", str(folder)]) == 1
     out = capsys.readouterr().out.splitlines()
     assert out[0] == "The audit found errors."
@@ -378,7 +378,7 @@ def test_budget_then_resume_is_the_run_itself(done: Path, tmp_path: Path, capsys
 
 
 def test_an_interrupted_run_ends_as_if_it_had_not_been(tmp_path: Path) -> None:
-    """By Ctrl-C; runs that are killed are in ``test_killed.py``."""
+    """By Ctrl-C; runs that are killed are in ``test_kill_and_resume.py``."""
     whole, cut = tmp_path / "whole", tmp_path / "cut"
     assert run_command_line([*LONG, "--out", str(whole)]) == 0
 

@@ -12,7 +12,7 @@ from scipy.stats import binomtest
 from adagoal import goal_rules
 from adagoal.certified import deterministic, events, explorer, gaps
 from adagoal.certified.explorer import CertifiedExplorer
-from adagoal.comparison import experiment_runner
+from adagoal.comparison import experiment as runner
 from adagoal.core.confidence_bounds import clopper_pearson_interval
 from adagoal.core.exploration_run import ExplorationRun
 from adagoal.core.transition_data import TransitionCounts
@@ -20,9 +20,9 @@ from adagoal.envs.model import model_from_rows
 from adagoal.envs.simulator import ModelSimulator
 from adagoal.exact import solver
 from adagoal.parallel.task_engine import LocalEngine
-from counting import record_transition
 from experiments import arena, coverage, coverage_worlds, price, scaling
 from experiments.__main__ import run as run_experiment
+from transition_recording import record_transition
 
 
 def test_tasks_cover_every_family_rule_and_delta_and_extend_each_other():
@@ -173,8 +173,8 @@ def test_two_thousand_runs(tmp_path: Path):
     """At most delta of the runs are broken, for each delta, with confidence."""
     options = coverage.COVERAGE.fill_in_defaults(control=0, out=tmp_path)
     cells = coverage.COVERAGE.list_runs(options)
-    found = experiment_runner.collect_outcomes(
-        coverage.COVERAGE, cells, options, LocalEngine(2, print), experiment_runner.ExperimentProgress(quiet=True)
+    found = runner.collect_outcomes(
+        coverage.COVERAGE, cells, options, LocalEngine(2, print), runner.ExperimentProgress(quiet=True)
     )
     records = [record for chunk in found for record in chunk]
     for row in coverage.summary(records):

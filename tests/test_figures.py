@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from adagoal.comparison import experiment_runner
+from adagoal.comparison import experiment as runner
 from adagoal.parallel.task_engine import LocalEngine
 from adagoal.settings.exploration import ExplorationSettings
 from experiments import constants, figure3, intervals, linear_output, price, scaling, separation
@@ -20,8 +20,8 @@ DATA = Path(__file__).parent.parent / "docs" / "figures"
 def test_figure3_on_a_few_episodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(figure3, "EPISODES", 9)
     options = figure3.FIGURE3.fill_in_defaults(seeds=2, out=tmp_path)
-    report = experiment_runner.run_experiment(
-        figure3.FIGURE3, options, LocalEngine(1, print), experiment_runner.ExperimentProgress(quiet=True)
+    report = runner.run_experiment(
+        figure3.FIGURE3, options, LocalEngine(1, print), runner.ExperimentProgress(quiet=True)
     )
     data = report.data
     for panel in report.plots:

@@ -270,7 +270,7 @@ def test_a_killed_run_resumes_to_the_same_result(tmp_path: Path, monkeypatch: py
     arguments: dict[str, Any] = {"radius": 2, "epsilon": 2.0, "seed": 3}
     whole = api.explore("MiniGrid-Empty-5x5-v0", **arguments, out=tmp_path / "run", observe=copy_now_and_then)
     assert rollouts > 20
-    assert summary(api.resume_exploration(tmp_path / "killed")) == summary(whole)
+    assert summary(api.resume(tmp_path / "killed")) == summary(whole)
 
 
 def test_any_generator_of_numpy_is_put_back(tmp_path: Path) -> None:
@@ -278,10 +278,10 @@ def test_any_generator_of_numpy_is_put_back(tmp_path: Path) -> None:
     whole = api.explore(Twister(mdp), radius=6, epsilon=2.0)
     api.explore(Twister(mdp), radius=6, epsilon=2.0, budget=1000, out=tmp_path)
     with pytest.raises(InputError, match="pass the object again"):
-        api.resume_exploration(tmp_path, 10**9)
+        api.resume(tmp_path, 10**9)
     with pytest.raises(InputError, match=r"is on object:Twister, not on object:ModelEnv"):
-        api.resume_exploration(tmp_path, 10**9, env=ModelEnv(mdp))
-    assert summary(api.resume_exploration(tmp_path, 10**9, env=Twister(mdp)))[0] == whole.status == "certified"
+        api.resume(tmp_path, 10**9, env=ModelEnv(mdp))
+    assert summary(api.resume(tmp_path, 10**9, env=Twister(mdp)))[0] == whole.status == "certified"
 
 
 def test_what_the_observer_raises_is_not_the_environment_s_fault() -> None:

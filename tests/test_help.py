@@ -11,9 +11,9 @@ import click
 import pytest
 
 import adagoal
-from adagoal.cli.compare_command import load_experiments
 from adagoal.cli.main import COMMANDS, cli, run_command_line
 from experiments import constants, figure2, price
+from experiments.__main__ import load_experiments
 from experiments.__main__ import run as run_experiment
 from experiments.catalogue import CATALOGUE
 
@@ -46,7 +46,7 @@ def test_the_catalogue_says_what_the_experiments_say() -> None:
     for name, asked in CATALOGUE.items():
         parts = load_experiments(asked)
         assert tuple(parts) == (asked.parts or ("",))
-        assert all(part.info is CATALOGUE[name] for part in parts.values())
+        assert all(part.defaults == CATALOGUE[name].defaults for part in parts.values())
 
 
 @pytest.mark.parametrize("name", [name for name in COMMANDS if name != "train"])
@@ -70,17 +70,17 @@ def test_public_names_are_shown() -> None:
 
 def test_options_are_shown_in_groups(capsys: pytest.CaptureFixture[str]) -> None:
     shown = {}
-    for line in ("explore --help", "train --help", "train --help-all"):
+    for line in ("explore --help", "explore --help-all", "train --help", "train --help-all"):
         assert run_command_line(line.split()) == 0
         shown[line] = capsys.readouterr().out
     headings = re.findall(r"^(\w+):$", shown["explore --help"], re.MULTILINE)
     assert headings == ["Problem", "Goals", "Environment", "Execution", "Output"]
-    assert len(re.findall("^  -", shown["train --help"], re.MULTILINE)) < 20
-    for command, line in (("explore", "explore --help"), ("train", "train --help-all")):
+    for command in ("explore", "train"):
+        assert len(re.findall("^  -", shown[f"{command} --help"], re.MULTILINE)) < 20
         found = cli.get_command(click.Context(cli), command)
         assert found is not None
         for option in (parameter for parameter in found.params if isinstance(parameter, click.Option)):
-            assert f"{option.opts[0]} " in shown[line]
+            assert f"{option.opts[0]} " in shown[f"{command} --help-all"]
 
 
 def test_words_are_shown_as_they_are_typed(capsys: pytest.CaptureFixture[str]) -> None:

@@ -11,9 +11,8 @@ import pytest
 
 from adagoal.core.errors import EnvironmentFailure, FolderWarning, InputError, Status
 from adagoal.core.file_io import FileContents, arrays_content, json_content
-from adagoal.runs.folder_reader import find_saved_run
 from adagoal.runs.job import JobMonitor, SaveFiles, run_job
-from adagoal.runs.run_folder import RunFolder, open_locked_folder
+from adagoal.runs.run_folder import RunFolder, find_saved_run, open_locked_folder
 
 
 class Count(NamedTuple):

@@ -11,7 +11,7 @@ from scipy import sparse
 
 import adagoal
 from adagoal.comparison import method_comparison
-from adagoal.comparison.experiment_runner import ExperimentOptions
+from adagoal.comparison.experiment import ExperimentOptions
 from adagoal.core.transition_data import TransitionCounts, TransitionLog
 from adagoal.envs import simulator, toy_models
 from adagoal.envs.model import TabularMDP

@@ -16,10 +16,10 @@ from adagoal.loop import run_exploration
 from adagoal.planning.mixture_sweeps import plan_mixture_horizon
 from adagoal.planning.model_arrays import RidgeEstimates, features_from_mixture
 from adagoal.report.exploration_page import write_report
-from counting import record_transition
 from experiments import extra_models
 from experiments.required_samples import for_vtr
 from linear_models import backward_twin, finite_values, observe, random_mixture, start
+from transition_recording import record_transition
 
 CERTIFIED = ("vtr-pooled", "likelihood")
 

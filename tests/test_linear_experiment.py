@@ -6,7 +6,7 @@ import json
 import numpy as np
 import pytest
 
-from adagoal.comparison import experiment_runner
+from adagoal.comparison import experiment as runner
 from adagoal.parallel import TaskResources
 from adagoal.parallel.task_engine import LocalEngine
 from experiments import linear, linear_output, linear_runs, misfit
@@ -58,8 +58,8 @@ def test_a_run_that_was_given_up_goes_on(small, tmp_path):
     def outcome(folder, minutes):
         part = linear.PARTS["states"]
         options = part.fill_in_defaults(out=folder, minutes=minutes)
-        (found,) = experiment_runner.collect_outcomes(
-            part, [cell], options, LocalEngine(1, print), experiment_runner.ExperimentProgress(quiet=True)
+        (found,) = runner.collect_outcomes(
+            part, [cell], options, LocalEngine(1, print), runner.ExperimentProgress(quiet=True)
         )
         return found
 

@@ -51,8 +51,8 @@ RIVALS = (
     "test_coverage.py::test_claims_on_the_edge_are_false_as_often_as_their_share_of_delta_and_no_more[rivals-nothing]"
 )
 BELIEVED, BELIEVED_E = (
-    "test_reset.py::test_the_lemma_on_exact_values",
-    "test_reset.py::test_the_error_grows_as_the_lemma_says",
+    "test_uncertain_reset.py::test_the_lemma_on_exact_values",
+    "test_uncertain_reset.py::test_the_error_grows_as_the_lemma_says",
 )
 MUTANTS = (
     Mutant("shares: more than delta", EVENTS, "(0.35, 0.35, 0.05, 0.25)", "(0.5, 0.35, 0.05, 0.25)", SHARES),
@@ -98,23 +98,23 @@ MUTANTS = (
     Mutant("lemma 10c: only U", RESET, "(C - D[known] + U[known])", "U[known]", BELIEVED_E),
     Mutant(
         *("lemma 12a: 1/kappa", HOPS, "(1.0 / max(graph.loss[x], 1e-12) - 0.5)", "(1.0 / max(graph.loss[x], 1e-12))"),
-        "test_hops.py::test_a_goal_that_was_never_seen_is_far_but_not_too_far",
+        "test_deterministic.py::test_a_goal_that_was_never_seen_is_far_but_not_too_far",
     ),
     Mutant(
         *("lemma 12a: nothing is lost", HOPS, "(1.0 - graph.loss[x]) * (r[", "(r["),
-        "test_hops.py::test_the_unseen_mass_counts_once",
+        "test_deterministic.py::test_the_unseen_mass_counts_once",
     ),
     Mutant(
         *("lemma 12b: a second try is free", HOPS, "math.expm1(most) * (near[j] + 1.0)", "0.0"),
-        "test_hops.py::test_bounds_in_hops_hold_in_every_world_that_the_counts_allow",
+        "test_deterministic.py::test_bounds_in_hops_hold_in_every_world_that_the_counts_allow",
     ),
     Mutant(
         *("lemma 13a: V_h(g)", DETOURS, "back = Y[below, g]", "back = V[below, g]"),
-        "test_detours.py::test_a_detour_with_bounds_that_are_not_exact",
+        "test_triangle.py::test_a_detour_with_bounds_that_are_not_exact",
     ),
     Mutant(
         *("lemma 13b: V_g(h)", DETOURS, "onward = Y[j, goal_state[above]]", "onward = V[j, goal_state[above]]"),
-        "test_detours.py::test_a_detour_against_exact_values",
+        "test_triangle.py::test_a_detour_against_exact_values",
     ),
 )
 
