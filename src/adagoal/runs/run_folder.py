@@ -271,7 +271,7 @@ class SavedRun:
 
     def checkpoint_files(self) -> FolderFiles:
         """Return the files of the newest checkpoint that is intact."""
-        problem = InputError(f"{self.path}: holds no checkpoint")
+        problem = InputError(f"{self.path}: holds no checkpoint, so it cannot be resumed; start the run again")
         for index, entries in enumerate(self.manifest.checkpoints):
             paths = {name: [staged_file_path(self.path, name, entry.generation)] for name, entry in entries.items()}
             files = FolderFiles(self.path, entries, paths)
