@@ -336,7 +336,8 @@ def goals_option(help: str) -> Decorator:
 
 goals_help = (
     'States or labels: 3,7 or "(4, 5), (1, 2)"; for PRISM and JANI also "x=1 & y>2" or FILE.props. '
-    "FILE.py:NAME: a function observation -> goal or None, or named predicates. keys:0,1: states that agree in these entries of the observation are one goal.  [default: all states]"
+    "FILE.py:NAME: a function observation -> goal or None, or named predicates. keys:0,1: states that agree in these "
+    "entries of the observation are one goal.  [default: all states]"
 )
 
 avoid_option = click.option(
