@@ -330,7 +330,7 @@ def test_invalid_keys_are_refused(value: Any, message: str) -> None:
         ((Gate, []), "actions: there must be 1 to 32766 calls, got 0"),
         ((Gate, {"up": 3}), r"actions: the arguments of up must be a list such as \[1, 2\], or \[\] for none; got 3"),
         ((Gate, {"up": "12"}), "actions: the arguments of up must be a list"),
-        ((Gate, ["up", "up"]), r"actions: up\(\) is there twice"),
+        ((Gate, ["up", "up"]), r"actions: up\(\) is given twice; give it once"),
         ((Gate, ["down"]), "actions: a Gate has no method 'down'"),
         ((Gate, [3]), "actions: must be names of methods, or functions of the object; got 3"),
         ((Gate, ["up"], 3), "state: must be a function of the object that returns a key, got 3"),
