@@ -1,4 +1,4 @@
-"""Verification formats: programs in, interval MDPs out; and the examples of docs/models.md, as they stand there."""
+"""Model-checker formats: import of programs, export of interval MDPs, and the examples of docs/models.md."""
 
 import importlib.util
 import json
@@ -27,7 +27,7 @@ BLOCKS = re.findall(r"(<!-- needs storm -->\n)?```(python|console|prism|text)\n(
 WALK, PROPERTIES = (next(text for _, kind, text in BLOCKS if kind == wanted) for wanted in ("prism", "text"))
 
 
-def test_the_examples_of_the_pages(tmp_path, monkeypatch):
+def test_examples_of_the_pages(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("walk.prism").write_text(WALK)
     Path("walk.props").write_text(PROPERTIES)
@@ -40,14 +40,14 @@ def test_the_examples_of_the_pages(tmp_path, monkeypatch):
         elif kind == "console":
             for line in text.splitlines():
                 assert run_command_line(shlex.split(line.removeprefix("$ adagoal "))) == 0, line
-    assert PAGE.count("```") == 2 * len(BLOCKS)  # none is left out
+    assert PAGE.count("```") == 2 * len(BLOCKS)  # all of them were found
 
 
 # --- export ---
 
 
 def robust(model: ExplicitModel, goal: int, hostile: bool) -> np.ndarray:
-    """Least expected steps [S] where nature picks probabilities within the intervals; slow and obvious.
+    """Return the least expected steps [S] if nature picks probabilities within the intervals.
 
     Hostile: iterates from the cap, every one of which bounds from above what the reset bounds by 1 + V(start). Helpful:
     from zero, from below.
@@ -79,7 +79,7 @@ def robust(model: ExplicitModel, goal: int, hostile: bool) -> np.ndarray:
 
 
 def read_drn(path: Path) -> ExplicitModel:
-    """The file, read again by other means than it was written."""
+    """Read the file with code that is independent of the writer."""
     costs, first, names, indptr, successors, low, high, sets = [], [0], [], [0], [], [], [], {}
     start = -1
     body = path.read_text().split("@model\n")[1]
@@ -111,7 +111,7 @@ def read_drn(path: Path) -> ExplicitModel:
     ("env", "arguments", "radius"),
     [("grid", {"rows": 3}, 8), ("two-room", {}, 9), ("FrozenLake-v1", {}, 12), ("rare-exit", {}, 8)],
 )
-def test_the_certified_model_holds_the_true_one(tmp_path, env, arguments, radius):
+def test_exported_intervals_contain_the_true_model(tmp_path, env, arguments, radius):
     result = adagoal.explore(env, radius, 1.0, env_args=arguments, budget=15_000, out=tmp_path / "run")
     truth = registry.make_exact_model(env, arguments, None)
     adagoal.export(tmp_path / "run", out=tmp_path / "out")
@@ -139,7 +139,7 @@ def test_the_certified_model_holds_the_true_one(tmp_path, env, arguments, radius
         assert V <= high + 1e-6
 
 
-def test_a_graph_preserving_model_has_no_zeros(tmp_path):
+def test_graph_preserving_export_has_no_zeros(tmp_path):
     adagoal.explore("two-room", 12, 1.0, budget=20_000, out=tmp_path / "run")
     paths = adagoal.export(tmp_path / "run")
     assert [path.name for path in paths] == [
@@ -155,8 +155,8 @@ def test_a_graph_preserving_model_has_no_zeros(tmp_path):
     assert "@value_type: double\n" in paths[2].read_text()
 
 
-def test_states_that_are_numbered_as_they_are_found(tmp_path):
-    """One more state stands for all that were never seen."""
+def test_export_of_states_numbered_as_found(tmp_path):
+    """One additional state represents all unseen states."""
     env = PairEnv(toy_models.chain_model())
     adagoal.explore(env, 6, 1.0, max_states=10_000, budget=5_000, out=tmp_path / "run")
     adagoal.export(tmp_path / "run", out=tmp_path / "out", env=env)
@@ -166,14 +166,14 @@ def test_states_that_are_numbered_as_they_are_found(tmp_path):
     assert model.label_sets["elsewhere"][elsewhere]
     assert model.choice_actions[model.first_choice[unseen] : model.first_choice[unseen + 1]] == ("untried", "reset")
     reset = slice(model.indptr[-3], model.indptr[-2])
-    assert model.successors[reset].tolist() == [0, elsewhere]  # nobody vouches for the start of this environment
+    assert model.successors[reset].tolist() == [0, elsewhere]  # the start of this environment is not known
     assert 0 < model.low[reset][0] < 1
     last = slice(model.indptr[-2], model.indptr[-1])
     assert model.successors[last].tolist() == list(range(elsewhere))
 
 
-def test_intervals_of_two_point_distributions():
-    """Against the definition: kl(p, end) = r, on both sides."""
+def test_intervals_of_two_successors_equal_the_definition():
+    """The definition is kl(p, end) = r, on both sides."""
     from types import SimpleNamespace
 
     p = np.array([[0.3, 0.7], [1.0, 0.0], [0.5, 0.5]])
@@ -195,7 +195,7 @@ def test_intervals_of_two_point_distributions():
         (["export", "BAYES"], "DIR: the method bayes has no intervals"),
     ],
 )
-def test_bad_exports_are_one_line(tmp_path, monkeypatch, capsys, arguments, line):
+def test_bad_exports_give_one_line_error(tmp_path, monkeypatch, capsys, arguments, line):
     monkeypatch.chdir(tmp_path)
     adagoal.explore("chain", 4, budget=200, out="RUN")
     adagoal.explore("chain", 4, method="bayes", budget=200, out="BAYES")
@@ -205,7 +205,7 @@ def test_bad_exports_are_one_line(tmp_path, monkeypatch, capsys, arguments, line
     assert error.count("\n") == 1
 
 
-def test_umb_without_stormpy_is_one_line(tmp_path, monkeypatch):
+def test_umb_without_stormpy_gives_one_line_error(tmp_path, monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "stormpy", None)
     one = np.ones(1)
     model = ExplicitModel("", 0, ("",), one, np.array([0, 1]), ("a",), np.array([0, 1]), np.array([0]), one, one, {})
@@ -216,7 +216,7 @@ def test_umb_without_stormpy_is_one_line(tmp_path, monkeypatch):
 # --- import ---
 
 
-def test_without_stormpy_a_program_is_one_line(tmp_path, monkeypatch, capsys):
+def test_program_without_stormpy_gives_one_line_error(tmp_path, monkeypatch, capsys):
     monkeypatch.setitem(__import__("sys").modules, "stormpy", None)
     (tmp_path / "walk.prism").write_text(WALK)
     assert run_command_line(["explore", str(tmp_path / "walk.prism"), "--radius", "9"]) == 2
@@ -243,7 +243,7 @@ def test_without_stormpy_a_program_is_one_line(tmp_path, monkeypatch, capsys):
         ("ctmc\nmodule m\n x : [0..1];\n [] x=0 -> 2:(x'=1);\nendmodule", [], "is a CTMC; only DTMCs and MDPs"),
     ],
 )
-def test_bad_programs_are_one_line(tmp_path, monkeypatch, capfd, text, arguments, line):
+def test_bad_programs_give_one_line_error(tmp_path, monkeypatch, capfd, text, arguments, line):
     monkeypatch.chdir(tmp_path)
     Path("bad.prism").write_text(text)
     assert run_command_line(["explore", "bad.prism", "--radius", "9", *arguments]) == 2
@@ -300,8 +300,8 @@ JANI = {
 
 
 @needs_storm
-def test_a_jani_property_names_its_target(tmp_path):
-    """And the model goes on beyond it."""
+def test_jani_property_defines_its_target(tmp_path):
+    """The model continues beyond the target."""
     (tmp_path / "line.jani").write_text(json.dumps(JANI))
     model = adagoal.Model.load(tmp_path / "line.jani", N=2)
     assert model.n_states == 4
@@ -363,8 +363,8 @@ def test_stormvogel_reads_and_writes_our_files(tmp_path):
 
 
 @needs_storm
-def test_no_value_changes_on_the_way_in(tmp_path):
-    """Storm's expected steps on its own model with the reset added, against ours on the translated one."""
+def test_imported_model_has_the_values_of_storm(tmp_path):
+    """Storm computes expected steps on its own model with the reset; adagoal on the imported model."""
     import sys
 
     sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
