@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from adagoal.certification.certificate import CellVerdict, Certification
 
 VERDICT_COLOURS = {"certified": "#0072b2", "refuted": "#d55e00", "open": "#999999"}
+VERDICT_COLOURS |= {"better": "#0072b2", "worse": "#d55e00", "equal": "#009e73"}
 
 
 def goal_figures(arrays: dict[str, Any], radius: float) -> dict[str, tuple[Figure, str]]:
@@ -92,7 +93,7 @@ def draw_certified_cells(certification: Certification) -> Figure:
     One coordinate: intervals of the success probability. Two: boxes, with the percentage of successful rollouts. More:
     two coordinates per panel, with the certified share over the others.
     """
-    cells, names = certification.cells, certification.variables
+    cells, names, claim = certification.cells, certification.variables, certification.claim
     low, high = (np.stack([getattr(cell, end) for cell in cells]) for end in ("low", "high"))
     # such as the height of goals on a table
     varying = [i for i in range(len(names)) if high[:, i].max() > low[:, i].min()] or [0]
@@ -100,27 +101,28 @@ def draw_certified_cells(certification: Certification) -> Figure:
     figure = Figure((5.6 * len(views), 4.8), layout="tight")
     axes = figure.subplots(1, len(views), squeeze=False)
     for ax, (i, j) in zip(axes[0], views, strict=True):
-        ax.set(xlabel=names[i], ylabel="probability of success" if i == j else names[j])
+        ax.set(xlabel=names[i], ylabel=claim.measure if i == j else names[j])
         if i == j:
             _draw_intervals(ax, certification, i)
         elif len(varying) == 2:
-            _draw_verdicts(ax, cells, i, j)
+            _draw_verdicts(ax, certification, i, j)
         else:
-            share, extent = certified_share_map(cells, i, j)
-            ends = [VERDICT_COLOURS["refuted"], "#f5f5f5", VERDICT_COLOURS["certified"]]
+            share, extent = verdict_share_map(cells, claim.verdicts[0], i, j)
+            # a cell that is not better may be equal, so only a cell that is not certified is drawn in orange
+            ends = [VERDICT_COLOURS["refuted"], "#f5f5f5", VERDICT_COLOURS["certified"]][claim.least < 0.0 :]
             colours = LinearSegmentedColormap.from_list("verdicts", ends)
             image = ax.imshow(share.T, origin="lower", extent=extent, aspect="auto", cmap=colours, vmin=0.0, vmax=1.0)
-            figure.colorbar(image, ax=ax, label="certified share over the other coordinates")
+            figure.colorbar(image, ax=ax, label=f"{claim.verdicts[0]} share over the other coordinates")
     patches = [
-        Rectangle((0, 0), 1, 1, fc=colour, label=f"{name} {certification.share(name):.0%}")
-        for name, colour in VERDICT_COLOURS.items()
+        Rectangle((0, 0), 1, 1, fc=VERDICT_COLOURS[name], label=f"{name} {certification.share(name):.0%}")
+        for name in claim.verdicts
     ]
-    axes[0, 0].legend(handles=patches, fontsize=8, ncols=3, loc="lower left", bbox_to_anchor=(0, 1), frameon=False)
+    axes[0, 0].legend(handles=patches, fontsize=8, ncols=4, loc="lower left", bbox_to_anchor=(0, 1), frameon=False)
     return figure
 
 
 def _draw_intervals(axes: Axes, certification: Certification, i: int) -> None:
-    """Draw the bounds on the success probability of every cell, its rate of success, and what the claim asks for."""
+    """Draw the bounds of every cell, what its rollouts say, and what the claim asks for."""
     claim = certification.claim
     for cell in certification.cells:
         left, width, colour = cell.low[i], cell.high[i] - cell.low[i], VERDICT_COLOURS[cell.verdict]
@@ -128,29 +130,31 @@ def _draw_intervals(axes: Axes, certification: Certification, i: int) -> None:
         box = (left, cell.at_least), width or 1.0, cell.at_most - cell.at_least
         axes.add_patch(Rectangle(*box, fc=colour, ec="white", alpha=0.45))
         if cell.rollouts:
-            rate = cell.successes / cell.rollouts
+            rate = claim.rate(cell)
             axes.plot([left, left + (width or 1.0)], [rate, rate], color=colour, lw=2, solid_capstyle="butt")
-    for height in (claim.success, claim.success - claim.slack):
+    for height in claim.marks:
         axes.axhline(height, color="black", lw=0.8, ls=":")
-    axes.set_ylim(-0.02, 1.02)
+    axes.set_ylim(claim.least - 0.02, 1.02)
     axes.autoscale_view(scaley=False)
 
 
-def _draw_verdicts(axes: Axes, cells: Sequence[CellVerdict], i: int, j: int) -> None:
-    for cell in cells:
+def _draw_verdicts(axes: Axes, certification: Certification, i: int, j: int) -> None:
+    claim = certification.claim
+    for cell in certification.cells:
         low, size = cell.low[[i, j]], (cell.high - cell.low)[[i, j]]
         axes.add_patch(Rectangle((low[0], low[1]), size[0], size[1], fc=VERDICT_COLOURS[cell.verdict], ec="white"))
         if cell.rollouts:
-            percent = f"{100 * cell.successes / cell.rollouts:.0f}"
+            # differences are shown with their sign
+            percent = format(100 * claim.rate(cell), "+.0f" if claim.least < 0.0 else ".0f")
             x, y = low + size / 2
             axes.text(x, y, percent, ha="center", va="center", fontsize=7, color="white")
     axes.autoscale_view()
 
 
-def certified_share_map(
-    cells: Sequence[CellVerdict], i: int, j: int
+def verdict_share_map(
+    cells: Sequence[CellVerdict], verdict: str, i: int, j: int
 ) -> tuple[Floats, tuple[float, float, float, float]]:
-    """Return the certified share over the other coordinates on a grid ``[n, n]`` of two, and the grid's extent."""
+    """Return the share of a verdict over the other coordinates on a grid ``[n, n]`` of two, and the grid's extent."""
     n = 100
     low, high = (np.stack([getattr(cell, end) for cell in cells]) for end in ("low", "high"))
     size = high - low
@@ -158,9 +162,9 @@ def certified_share_map(
     depth = np.where(size > 0.0, size, 1.0).prod(1) / np.where(size > 0.0, size, 1.0)[:, [i, j]].prod(1)
     grid = [np.linspace(low[:, k].min(), high[:, k].max(), 2 * n + 1)[1::2] for k in (i, j)]
     inside = [(low[:, k, None] <= g) & (g <= high[:, k, None]) for k, g in zip((i, j), grid, strict=True)]
-    certified = np.array([cell.verdict == "certified" for cell in cells])
-    total, certified_depth = (np.einsum("c,cx,cy->xy", depth * part, *inside) for part in (1.0, certified))
-    return certified_depth / total, (low[:, i].min(), high[:, i].max(), low[:, j].min(), high[:, j].max())
+    has_verdict = np.array([cell.verdict == verdict for cell in cells])
+    total, own = (np.einsum("c,cx,cy->xy", depth * part, *inside) for part in (1.0, has_verdict))
+    return own / total, (low[:, i].min(), high[:, i].max(), low[:, j].min(), high[:, j].max())
 
 
 def draw_box_outline(axes: Axes, box: Floats, colour: str) -> None:
