@@ -74,7 +74,7 @@ def main() -> None:
     from adagoal.core.file_io import write_json
     from adagoal.deep import Config
     from adagoal.deep.training_history import TrainingHistory
-    from adagoal.runs import training_files
+    from adagoal.runs import train_result
     from adagoal.runs.progress_display import TrainingProgress
 
     base, variants = GROUPS[options.group]
@@ -82,7 +82,7 @@ def main() -> None:
     configs = [Config(**base | change, steps=options.steps, seed=s) for change in variants.values() for s in seeds]
 
     def write_named(status: Status, history: TrainingHistory) -> None:
-        data = training_files.training_to_json(status, history)
+        data = train_result.training_to_json(status, history)
         names = [name for name in variants for _ in seeds]
         for run, name in zip(data["runs"], names, strict=True):
             run["variant"] = name

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import Array
-from small import TINY, load_policy
+from small_training import TINY, load_policy
 
 from adagoal import resume, train
 from adagoal.core.errors import InputError

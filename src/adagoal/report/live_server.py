@@ -27,8 +27,8 @@ from urllib.parse import parse_qs, urlsplit
 from adagoal.core.errors import InputError
 from adagoal.core.file_io import is_folder_locked
 from adagoal.report.html_page import ReportPage
-from adagoal.runs.folder_reader import last_commit_stamp
 from adagoal.runs.job import request_stop
+from adagoal.runs.run_folder import last_commit_stamp
 
 
 class ReportSource:

@@ -34,14 +34,21 @@ from adagoal.runs.exploration_files import (
     StateMetadata,
     read_state_metadata,
 )
-from adagoal.runs.folder_reader import MANIFEST_FORMAT, FolderFiles, RunKind, SavedRun, read_saved_run
-from adagoal.runs.result_text import Measure, measure_of, result_to_html
-from adagoal.runs.run_folder import open_locked_folder
-from adagoal.runs.script import most_likely_path, write_script
+from adagoal.runs.result_text import Measure, measure_of, most_likely_path, result_to_html, write_script
+from adagoal.runs.run_folder import (
+    MANIFEST_FORMAT,
+    FolderFiles,
+    RunKind,
+    SavedRun,
+    is_training_folder,
+    open_locked_folder,
+    read_saved_run,
+)
 from adagoal.settings.exploration import ExplorationSettings
 
 if TYPE_CHECKING:
     from adagoal.exact.audit import Audit
+    from adagoal.runs.train_result import TrainResult
 
 
 class Certificate(NamedTuple):
@@ -560,6 +567,29 @@ def find_model_states(result: Result, n_states: int) -> Longs:
     if (states < 0).any():
         raise InputError(f"the result is about other states than the {n_states} of the model")
     return states
+
+
+def load(path: str | Path) -> Result | TrainResult:
+    """Load a run: the :class:`Result` of an exploration, or the :class:`TrainResult` of training.
+
+    Nothing in the folder is executed, and no environment is made.
+
+    Parameters
+    ----------
+    path: the folder of the run.
+
+    Examples
+    --------
+    >>> adagoal.load(result.save("runs/grid")).goals == result.goals
+    True
+    """
+    folder = check_folder_path("path", path)
+    # Imported by kind, so loading an exploration does not import the packages of training.
+    if is_training_folder(folder):
+        from adagoal.runs.train_result import load_training
+
+        return load_training(folder)
+    return load_result(folder)
 
 
 def load_result(path: str | Path) -> Result:
