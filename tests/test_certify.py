@@ -21,7 +21,7 @@ from adagoal.certification.episodes import STATE_VARIABLES
 from adagoal.certification.value_spaces import make_value_space, parse_box
 from adagoal.cli.main import run_command_line
 from adagoal.core.errors import InputError, Status
-from adagoal.report.training_figures import draw_certified_cells
+from adagoal.report.figures import draw_certified_cells
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
 from certify_policies import BOX, ROWS, CoinEnv, GoalCoinEnv, always_zero, count_wrong

@@ -28,7 +28,7 @@ from adagoal.core.types import Bools, Floats
 from adagoal.deep.env_inspection import measure_dimensions
 from adagoal.deep.goal_envs import EnvSource, GoalEnv
 from adagoal.deep.policy_evaluation import prepare_certification
-from adagoal.report.training_figures import verdict_share_map
+from adagoal.report.figures import verdict_share_map
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 from deep_certify import CLAIM, POLICIES, coins, counted, flat, square

@@ -116,8 +116,7 @@ def draw_certificate(certification: Certification, folder: Path) -> None:
     """Draw the certificate into a folder, if Matplotlib (the extra ``figures``) is installed."""
     if importlib.util.find_spec("matplotlib") is None:
         return
-    from adagoal.report.figures import save_figure
-    from adagoal.report.training_figures import draw_certified_cells
+    from adagoal.report.figures import draw_certified_cells, save_figure
 
     save_figure(draw_certified_cells(certification), folder / "certificate.png")
 

@@ -15,11 +15,10 @@ from typing import TYPE_CHECKING, Any
 from adagoal.certification.certificate import Certification, Claim
 from adagoal.core.errors import InputError
 from adagoal.core.file_io import write_text
-from adagoal.report import require_figures_extra
 from adagoal.report.curve_page import CurvePlot, curves_by_seed
 from adagoal.report.exploration_page import exploration_page
 from adagoal.report.exploration_panels import ExplorationSource
-from adagoal.report.html_page import Panel, PanelContent, ReportPage, render_macro
+from adagoal.report.html_page import Panel, PanelContent, ReportPage, render_macro, require_figures_extra
 from adagoal.runs.result import Result, load_result
 from adagoal.runs.result_text import Headline
 from adagoal.runs.run_folder import is_training_folder
@@ -154,8 +153,7 @@ def plot(run: Result | TrainResult) -> Figure:
     if isinstance(run, Result):
         from adagoal.report.figures import exploration_figures
 
-        figure, _ = exploration_figures(run, run.view)["goals.png"]
-        return show_in_notebooks(figure)
+        return show_in_notebooks(exploration_figures(run, run.view)["goals.png"])
     # Here, because explorations need none of the packages of training.
     from adagoal.runs.train_result import TrainResult
 
