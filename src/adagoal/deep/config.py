@@ -269,7 +269,7 @@ def describe_auto_recipe(requested: str, resolved: str) -> str:
 def check_shared_program(configs: Sequence[Config]) -> None:
     """Refuse runs that cannot share one compiled program, or whose goal rules cannot be used."""
     if isinstance(configs, Config) or not configs or not all(isinstance(config, Config) for config in configs):
-        raise InputError("must be a list of one or more Config", name="configs")
+        raise InputError(f"must be a list of one or more Config, got {configs!r:.60}", name="configs")
     # other settings are compiled into the program: shapes, numbers of updates, the algorithm
     first = configs[0].to_json()
     for config in configs[1:]:

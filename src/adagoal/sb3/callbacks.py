@@ -81,7 +81,9 @@ class ChooseGoals(BaseCallback):
         self.required_fields = goal_rules.required_fields(self.rule, KNOWN_GOAL_FIELDS)
         missing = self.required_fields - DECLARABLE_GOAL_FIELDS
         if missing:
-            raise InputError(f"needs {', '.join(sorted(missing))}, which is not known of continuous goals here", "rule")
+            raise InputError(
+                f"needs {', '.join(sorted(missing))}, which continuous goals do not have; choose another rule", "rule"
+            )
         if not callable(radius):
             check_number("radius", radius, 0.0, math.inf, closed="()")
         check_integer("candidates", candidates, 1, 1_000_000)
@@ -287,7 +289,7 @@ class StopWhenCertified(BaseCallback):
         check_number("delta", delta, 0.0, 1.0, closed="()")
         for name in ("policy", "out", "observe"):
             if name in claim:
-                raise InputError("cannot be given to the callback", name)
+                raise InputError("is set by the callback; leave it out", name)
         self.env, self.every, self.delta, self.min_share, self.seed = env, every, delta, min_share, seed
         self.claim: dict[str, Any] = {"halvings": halvings, "workers": workers, **claim}
         self.certificates: list[Certification] = []
