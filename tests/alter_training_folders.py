@@ -1,8 +1,8 @@
-"""``adagoal evaluate`` on the folder of a training, with every array and every entry altered in turn.
+"""Run ``adagoal evaluate`` on a training folder, with every array and every entry altered in turn.
 
-    python tests/alter_training_folders.py FOLDER     # the last line is a JSON list of what raised
+    python tests/alter_training_folders.py FOLDER     # the last line is a JSON list of the changes that raised
 
-The manifest is altered with the file. Everything goes through ``python -m adagoal``, in one process.
+The manifest is altered with each file. Everything goes through ``python -m adagoal``, in one process.
 ``test_hostile_input.py`` calls it.
 """
 
@@ -20,11 +20,11 @@ import numpy as np
 
 import damaged_folders
 
-NASTY = ([], {}, None, -1, "x", 1e308)
+WRONG_VALUES = ([], {}, None, -1, "x", 1e308)
 
 
 def altered_arrays(raw: bytes) -> Iterator[tuple[str, bytes]]:
-    """Each array left out, cut, without numbers, as text, and with one dimension more."""
+    """Yield each array removed, cut, with NaN, as text, and with one dimension more."""
     with np.load(io.BytesIO(raw)) as stored:
         arrays = dict(stored)
     for name, array in arrays.items():
@@ -42,18 +42,18 @@ def packed(arrays: dict[str, Any]) -> bytes:
 
 
 def altered_entries(raw: bytes) -> Iterator[tuple[str, bytes]]:
-    """Each entry, and each setting, replaced by what it is not."""
-    told = json.loads(raw)
-    for value in NASTY:
-        for name in told:
-            yield f"{name} = {value!r}", json.dumps({**told, name: value}).encode()
-        for name in told["config"]:
-            config = {**told["config"], name: value}
-            yield f"config.{name} = {value!r}", json.dumps({**told, "config": config}).encode()
+    """Yield each entry and each setting with a value of the wrong type or range."""
+    facts = json.loads(raw)
+    for value in WRONG_VALUES:
+        for name in facts:
+            yield f"{name} = {value!r}", json.dumps({**facts, name: value}).encode()
+        for name in facts["config"]:
+            config = {**facts["config"], name: value}
+            yield f"config.{name} = {value!r}", json.dumps({**facts, "config": config}).encode()
 
 
 def evaluate() -> str:
-    """What is raised instead of an exit code, or nothing."""
+    """Return the name of an uncaught exception or a wrong exit code, else an empty string."""
     try:
         runpy.run_module("adagoal", run_name="__main__")
     except SystemExit as end:

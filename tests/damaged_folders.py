@@ -1,8 +1,8 @@
 """Ways to damage a run folder, for tests of everything that reads one: see :func:`cases`.
 
-A case has a label and a function that damages the folder it is given. ``flips`` and the other plain cases damage a file
-and leave the manifest alone, as a bad disk does; ``forged`` ones alter a file and the manifest with it, as an attacker
-would, so that only the validation of the content stands between them and the reader.
+A case is a label and a function that damages a folder. The cases damage a file and leave the manifest alone, as a bad
+disk does. The ``forged`` functions alter a file and the manifest with it, as an attacker would, so only the validation
+of the content can refuse the file.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ Case = tuple[str, Damage]
 
 
 def run_files(folder: Path) -> list[str]:
-    """Every file of a run folder, relative to it."""
+    """Return the relative paths of all files of a run folder."""
     return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
 
 
 def cases(folder: Path, seed: int, flips: int = 10) -> Iterator[Case]:
-    """Damages of every kind to every file; ``flips`` single bits of each file are turned at random."""
+    """Yield damages of every kind to every file, among them ``flips`` random bit flips per file."""
     rng = np.random.default_rng(seed)
     names = run_files(folder)
     for name in names:
@@ -142,7 +142,7 @@ JSON_TEXTS: dict[str, bytes] = {
 
 
 class _Evil:
-    """Runs code when it is unpickled: leaves a file behind, which a test can look for."""
+    """Creates the file ``EVIL`` when it is unpickled."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         return os.system, ("touch /tmp/adagoal-test-code-was-run",)
@@ -166,7 +166,7 @@ def npy(descr: str, shape: str, data: bytes, magic: bytes = b"\x93NUMPY\x01\x00"
 
 
 def _bomb() -> bytes:
-    """About 3 MB that unpack to 3 GB: one block of packed zeros, again and again."""
+    """Return about 3 MB that unpack to 3 GB: one compressed block of zeros, repeated."""
     packer, buffer, chunk, parts = zlib.compressobj(9, zlib.DEFLATED, -15), io.BytesIO(), bytes(2**24), 2**6
     head = packer.compress(npy("'<f8'", f"({2**27},)", b"")) + packer.flush(zlib.Z_FULL_FLUSH)
     block = packer.compress(chunk) + packer.flush(zlib.Z_FULL_FLUSH)
@@ -179,7 +179,7 @@ def _bomb() -> bytes:
 
 
 def _lying() -> bytes:
-    """An entry that says that it is short, and is not."""
+    """Return an archive with an entry that declares a smaller size than it has."""
     data = bytearray(archive({"x.npy": npy("'<f8'", "(1000,)", bytes(8000))}, zipfile.ZIP_STORED))
     at = data.rindex(b"PK\x01\x02") + 24
     data[at : at + 4] = (100).to_bytes(4, "little")
@@ -218,7 +218,7 @@ ARCHIVES = {label: functools.cache(make) for label, make in _MAKERS.items()}
 
 
 def seal(folder: Path) -> None:
-    """Make the manifest agree with the files as they are now."""
+    """Rewrite the manifest to match the present files."""
     manifest, _ = manifests.read_manifest(folder / manifests.MANIFEST_FILE)
 
     def entry(path: Path, old: manifests.ManifestEntry) -> manifests.ManifestEntry:
@@ -236,13 +236,13 @@ def seal(folder: Path) -> None:
 
 
 def forged(folder: Path, name: str, content: bytes) -> None:
-    """Put content into a file (its path relative to the folder), and seal the folder again."""
+    """Write content to a file (path relative to the folder) and update the manifest."""
     (folder / name).write_bytes(content)
     seal(folder)
 
 
 def forged_arrays(folder: Path, name: str, change: Callable[[dict[str, Any]], None]) -> None:
-    """Change the arrays of a file as an attacker would."""
+    """Change the arrays of a file, and the manifest with it."""
     with np.load(folder / name) as file:
         arrays = {key: file[key] for key in file.files}
     change(arrays)
@@ -252,7 +252,7 @@ def forged_arrays(folder: Path, name: str, change: Callable[[dict[str, Any]], No
 
 
 def forged_json(folder: Path, name: str, change: Callable[[dict[str, Any]], None]) -> None:
-    """Change a JSON file as an attacker would."""
+    """Change a JSON file, and the manifest with it."""
     data = json.loads((folder / name).read_text())
     change(data)
     forged(folder, name, json.dumps(data, indent=1).encode())
@@ -260,7 +260,7 @@ def forged_json(folder: Path, name: str, change: Callable[[dict[str, Any]], None
 
 @contextlib.contextmanager
 def within(seconds: int) -> Iterator[None]:
-    """A hang is a failure."""
+    """Fail if the block takes longer than this many seconds."""
 
     def late(*_: object) -> None:
         raise TimeoutError(f"took more than {seconds} s")
@@ -275,7 +275,7 @@ def within(seconds: int) -> Iterator[None]:
 
 
 def make_hostile(folder: Path) -> Path:
-    """Put files into a folder that Python and libraries would run or read there; return the file that code writes."""
+    """Add files that Python or a library might run or read; return the path that their code would create."""
     marker = folder.parent / f"{folder.name}-ran"
     for name in ("numpy", "struct", "json", "types", "ctypes", "click", "matplotlib"):
         (folder / f"{name}.py").write_text(
@@ -291,7 +291,7 @@ def make_hostile(folder: Path) -> Path:
 
 
 def command_in(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run ``adagoal`` as its console script does, with this current directory."""
+    """Run the console script ``adagoal`` in this directory."""
     script = folder.parent / "adagoal_script.py"
     script.write_text("from adagoal.cli.main import main\n\nif __name__ == '__main__':\n    main()\n")
     words = [sys.executable, str(script), *arguments]

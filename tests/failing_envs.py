@@ -30,7 +30,7 @@ class Chain(ModelEnv):
         return super().step(action)
 
     def happen(self) -> None:
-        """Nothing, here."""
+        """Do nothing; subclasses misbehave here."""
 
 
 class Hangs(Chain):
@@ -56,7 +56,7 @@ class Leaves(Chain):
 
 
 class Dies(Chain):
-    """Looks as if it was killed from outside."""
+    """Kills its own process, which looks like a kill from outside."""
 
     def happen(self) -> None:
         os.kill(os.getpid(), 9)
@@ -81,7 +81,7 @@ class Unclosable(Chain):
 
 
 class Chatty(Chain):
-    """Prints wherever it can, from Python and past it."""
+    """Prints in every method, through Python and through file descriptors."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -99,7 +99,7 @@ class Chatty(Chain):
 
 
 class Named(Chain):
-    """Observations that a terminal, a browser or mathtext would obey."""
+    """Observations that are markup for a terminal, a browser or mathtext."""
 
     NAMES = ("[/x]0", "$\\frac{0$", "<script>alert(1)</script>", "\u202egnp", "\x1b[31mred\x07", "[bold]a\nb")
 
@@ -123,7 +123,7 @@ class OldReset(Chain):
 
 
 class PairReset(Chain):
-    """The older gym again: an observation of two numbers, which could be taken for (observation, info)."""
+    """Old gym API with an observation of two numbers, which looks like (observation, info)."""
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
         super().reset(seed=seed)
@@ -141,7 +141,7 @@ class LongStep(Chain):
 
 
 class Moves(Chain):
-    """Changes the current folder when it is made, and when it is stepped."""
+    """Changes the current directory when it is created and when it is stepped."""
 
     def __init__(self, to: str) -> None:
         super().__init__(after=50)

@@ -1,4 +1,4 @@
-"""What the engine asks of Ray, without Ray: tasks run here, one after the other, and machines are lost as told."""
+"""A stand-in for Ray: tasks run in this process, in order, and chosen tasks are lost with their machine."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class GetTimeoutError(RayError):
 
 
 class Actor:
-    """An object whose methods run when their results are asked for, unless the actor is dead or hangs."""
+    """An actor whose methods run when their results are requested, unless it is dead or hangs."""
 
     def __init__(self, target: Any) -> None:
         self.target, self.is_dead, self.hangs = target, False, False
@@ -38,8 +38,8 @@ class Actor:
         return SimpleNamespace(remote=lambda *arguments: (self, name, arguments))
 
 
-class NoRayActors:
-    """Put in the place of the module for workers, all of them on one machine."""
+class FakeRayActors:
+    """Replaces the module ``ray`` for actors, all of them on one machine."""
 
     exceptions = SimpleNamespace(RayError=RayError, RayTaskError=RayTaskError, GetTimeoutError=GetTimeoutError)
     machine_is_alive = True
@@ -65,8 +65,8 @@ class NoRayActors:
         actor.is_dead = True
 
 
-class NoRay:
-    """Put in the place of the module; ``lost`` are the numbers of the tasks, as they were begun, that are lost."""
+class FakeRay:
+    """Replaces the module ``ray`` for tasks; ``lost`` has the indices of the tasks that are lost, by order of start."""
 
     exceptions = SimpleNamespace(RayError=RayError, RayTaskError=RayTaskError)
 

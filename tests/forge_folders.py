@@ -1,10 +1,10 @@
-"""Forged run folders (content and manifest altered together) for everything that reads them.
+"""Forge run folders (content and manifest altered together) and pass them to everything that reads them.
 
     python tests/forge_folders.py SEED CASES      # prints one line per crash, traceback or hang
 
-Each case changes one array or one entry in the files of a genuine run, as an attacker would, and then goes on with it,
-plays it, loads it, audits it and reports it, in a process of its own. A line of bad input is fine, and so are values
-that might be genuine; a segmentation fault, a traceback or a hang is not. ``test_forged_folders.py`` calls it.
+Each case changes one array or one entry in the files of a genuine run, as an attacker would. A child process then
+resumes, plays, loads, audits and reports it. An input error is fine, and so are values that could be genuine. A
+segmentation fault, a traceback or a hang is a failure. ``test_forged_folders.py`` calls it.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from adagoal.runs import run_folder as folders
 from adagoal.runs.run_folder import find_saved_run, staged_file_path
 from kill_runs import CASES
 
-PATIENCE = 20
+TIME_LIMIT = 20
 """Processor seconds after which a case hangs; ten times as many on the clock, for one that waits."""
 NASTY: tuple[Any, ...] = (-1, 0, 10**9, 10**30, 1e308, True, None, "x", "(((", [], {}, [[-1]], -0.5)
 
@@ -45,7 +45,7 @@ def arrays_of(path: Path) -> dict[str, Any]:
 
 
 def changes(array: Any, rng: random.Random) -> Iterator[tuple[str, Any]]:
-    """The array in other forms, most of them impossible."""
+    """Yield variants of an array, most of them invalid."""
     kind, flat = array.dtype.kind, array.reshape(-1)
     values: list[Any] = [True, False] if kind == "b" else [-1, -2, 0, 7]
     if kind in "iu":
@@ -53,7 +53,7 @@ def changes(array: Any, rng: random.Random) -> Iterator[tuple[str, Any]]:
     if kind == "f":
         values += [np.nan, np.inf, -np.inf, 1e308]
     for value in values:
-        changed = np.array(value).astype(array.dtype)  # an unsigned -1 is the largest number
+        changed = np.array(value).astype(array.dtype)  # an unsigned -1 wraps to the largest number
         yield f"all {value}", np.full_like(array, changed)
         if len(flat):
             other = flat.copy()
@@ -67,7 +67,7 @@ def changes(array: Any, rng: random.Random) -> Iterator[tuple[str, Any]]:
 
 
 def entries(data: Any, at: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    """The paths to all entries of a JSON object, up to the first two of every list."""
+    """Yield the paths to all entries of a JSON object, and to the first two entries of every list."""
     if at:
         yield at
     if isinstance(data, dict):
@@ -87,7 +87,7 @@ def replaced(data: Any, at: tuple[Any, ...], value: Any) -> Any:
 
 
 def forgeries(folder: Path, rng: random.Random) -> Iterator[tuple[str, str, Callable[[], bytes]]]:
-    """(what, file, content) of every forgery of a folder; the content is made when it is wanted."""
+    """Yield (what, file, content) of every forgery of a folder; ``content()`` makes the bytes."""
     manifest = find_saved_run(folder).manifest
     files = [
         str(staged_file_path(folder, n, e.generation).relative_to(folder)) for n, e in manifest.checkpoints[0].items()
@@ -124,7 +124,7 @@ def packed(arrays: dict[str, Any], facts: Any = None, at: tuple[Any, ...] = (), 
 
 
 def use(folder: Path, file: str, env: Any, budget: int) -> None:
-    """Everything that reads the file; bad input is fine."""
+    """Call everything that reads the file; ignore input errors."""
 
     def report() -> None:
         write_report(adagoal.load(folder), folder)
@@ -144,12 +144,12 @@ def use(folder: Path, file: str, env: Any, budget: int) -> None:
             work()
 
 
-def in_a_child(folder: Path, file: str, env: Any, budget: int) -> str:
-    """What went wrong, or nothing."""
+def use_in_child_process(folder: Path, file: str, env: Any, budget: int) -> str:
+    """Return how the child process failed, or an empty string."""
     child = os.fork()
     if not child:
-        signal.setitimer(signal.ITIMER_PROF, PATIENCE)
-        signal.alarm(10 * PATIENCE)
+        signal.setitimer(signal.ITIMER_PROF, TIME_LIMIT)
+        signal.alarm(10 * TIME_LIMIT)
         try:
             np.seterr(all="ignore")
             use(folder, file, env, budget)
@@ -164,7 +164,7 @@ def in_a_child(folder: Path, file: str, env: Any, budget: int) -> str:
 
 
 def main(seed: int, wanted: int) -> int:
-    """As the module says; the number of failures."""
+    """Try ``wanted`` forgeries and return the number of failures."""
     folders.save_interval_elapsed = lambda since, cost: True
     os.fsync = lambda handle: None
     rng, wrong = random.Random(seed), 0
@@ -187,7 +187,7 @@ def main(seed: int, wanted: int) -> int:
         for name, path, make, budget, what, file, content in chosen:
             forged = shutil.copytree(path, Path(place) / "forged")
             damaged_folders.forged(forged, file, content())
-            problem = in_a_child(forged, file, make and make(), budget)
+            problem = use_in_child_process(forged, file, make and make(), budget)
             if problem:
                 wrong += 1
                 print(f"{name}: {what}: {problem}", flush=True)

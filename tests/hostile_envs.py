@@ -1,6 +1,6 @@
-"""Environments that misbehave, for ``test_hostile_input.py``: what they do is told by environment variables.
+"""Environments that misbehave, for ``test_hostile_input.py``: environment variables say what they do.
 
-Written against Gymnasium alone.
+This module imports nothing of adagoal.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ N = 5
 
 
 class Walk(gym.Env[int, int]):
-    """A chain of five states; action 1 goes on with probability 0.9, action 0 goes back."""
+    """A chain of five states; action 1 moves right with probability 0.9, action 0 moves left."""
 
     observation_space = gym.spaces.Discrete(N)
     action_space = gym.spaces.Discrete(2)
@@ -38,7 +38,7 @@ class Walk(gym.Env[int, int]):
 
 
 class Drift(Walk):
-    """From the step that ``DRIFT`` names on, most moves fail."""
+    """Most moves fail from step ``DRIFT`` on."""
 
     def step(self, action: int) -> tuple[int, float, bool, bool, dict[str, Any]]:
         self.chance = 0.3 if self.steps >= int(os.environ["DRIFT"]) else 0.9
@@ -46,7 +46,7 @@ class Drift(Walk):
 
 
 class Fragile(Walk):
-    """Raises at the step that ``FAILS`` names, with the kind of error that ``ERROR`` names."""
+    """Raises an exception of type ``ERROR`` at step ``FAILS``."""
 
     def step(self, action: int) -> tuple[int, float, bool, bool, dict[str, Any]]:
         if self.steps == int(os.environ["FAILS"]):
@@ -56,7 +56,7 @@ class Fragile(Walk):
 
 
 class Named(Walk):
-    """Observations are words that mean something to a terminal, to mathtext and to a browser."""
+    """Observations are text that is markup for a terminal, mathtext or a browser."""
 
     words = ("[/x]0", r"$\frac{0$", "<script>alert(1)</script>", "[bold]b", "plain")
     observation_space = gym.spaces.Text(40, charset=frozenset("".join(words)))  # type: ignore[assignment]
@@ -71,7 +71,7 @@ class Named(Walk):
 
 
 class Chatty(Walk):
-    """Prints whenever it can."""
+    """Prints in every method."""
 
     def reset(self, **more: Any) -> tuple[int, dict[str, Any]]:
         print("CHATTER")
@@ -79,7 +79,7 @@ class Chatty(Walk):
 
 
 class Stopped(Walk):
-    """Ctrl-C as soon as the folder that ``STOP`` names is there."""
+    """Raises KeyboardInterrupt as soon as the folder ``STOP`` exists."""
 
     @property
     def np_random(self) -> Any:

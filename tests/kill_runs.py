@@ -1,9 +1,9 @@
-"""Kill runs (SIGKILL) at random moments, resume them, and compare the results with undisturbed runs.
+"""Kill runs (SIGKILL) at random moments, resume them, and compare the results with uninterrupted runs.
 
     python tests/kill_runs.py SEED KILLS      # prints one line per difference, and the number of kills
 
-Every case gets a goal rule, drawn at random from the seed. Rules that choose goals beyond the radius have rollouts of
-nothing but resets, which other rules never have.
+The seed draws a goal rule for every case. Rules that choose goals beyond the radius have rollouts that consist of
+resets only, which other rules never have.
 
 Every run saves after every rollout, so many kills hit the middle of a save. This is a script and not a test because it
 forks: a child of a process that has compiled everything needs no start-up time. ``test_kill_and_resume.py`` calls it.
@@ -39,7 +39,7 @@ Make = Callable[[], Any]
 
 
 def tried_least(known: GoalInfo) -> Floats:
-    """A goal rule of the user."""
+    """Goal rule of a user: prefer the goals with the fewest attempts."""
     return np.where(known.eligible, 1.0 / (1.0 + known.attempts), 0.0)
 
 
@@ -131,7 +131,7 @@ def run_until_killed(case: str, rule: Rule, path: Path, seconds: float) -> bool:
 
 
 def outcome(path: Path) -> tuple[dict[str, Any], bytes]:
-    """Return everything that must be the same, byte for byte."""
+    """Return the files that must be equal, byte for byte."""
     adagoal.load(path)
     return json.loads((path / "result.json").read_text()) | {"wall_seconds": 0}, (path / "policies.npz").read_bytes()
 
@@ -139,7 +139,7 @@ def outcome(path: Path) -> tuple[dict[str, Any], bytes]:
 def main(seed: int, kills: int) -> int:
     """Kill and resume runs until there were ``kills`` kills; return the number of differences."""
     folders.save_interval_elapsed = lambda since, cost: True
-    os.fsync = lambda handle: None  # a kill, unlike a power cut, loses nothing that was written
+    os.fsync = lambda handle: None  # a killed process, unlike a power cut, loses no written data
     rng, n_different, done = random.Random(seed), 0, 0
     with tempfile.TemporaryDirectory() as folder:
         whole_seconds: dict[str, float] = {}

@@ -1,4 +1,4 @@
-"""The planners a second time, in NumPy on whole arrays: no loop over states, pairs or goals."""
+"""Reference implementations of the planners, in NumPy on whole arrays without loops over states, pairs or goals."""
 
 import numpy as np
 from scipy import sparse
@@ -7,7 +7,7 @@ from adagoal.core.operators import FINEST_LEVEL, NEAREST_LEVEL_FACTOR
 
 
 def moments(model, p, F):
-    """Mean, variance and maximum [X, B] of F [S, B] over the successors of every pair."""
+    """Return mean, variance and maximum [X, B] of F [S, B] over the successors of every pair."""
     inside = (np.arange(p.shape[1]) < model.support[:, None])[:, :, None]
     values, weight = F[model.successor], np.where(inside, p[:, :, None], 0.0)
     mean = (weight * values).sum(axis=1)
@@ -16,7 +16,7 @@ def moments(model, p, F):
 
 
 def by_state(model, Q, reset):
-    """[S, A + 1, B]: the values Q [X, B] of the actions, none in terminal states, and that of the reset [B]."""
+    """Return [S, A + 1, B]: the values Q [X, B] of the actions (none in terminal states) and of the reset [B]."""
     S = len(model.terminal)
     Q = np.where(model.terminal[:, None, None], np.inf, Q.reshape(S, -1, Q.shape[1]))
     return np.concatenate([Q, np.broadcast_to(reset, (S, 1, Q.shape[2]))], axis=1)
@@ -67,7 +67,7 @@ def upper(model, block, Y, policy, up=None):
 
 
 def exact(model, targets, V, cap, tolerance, sweeps):
-    """Value iteration; a Bellman operator never increases a residual, so that the last change bounds the next."""
+    """Run value iteration. A Bellman operator never increases a residual, so the last change bounds the next one."""
     S = len(model.terminal)
     X = len(model.indptr) - 1
     p = sparse.csr_array((model.probabilities, model.successors, model.indptr), shape=(X, S)).tocoo()
@@ -88,7 +88,7 @@ def exact(model, targets, V, cap, tolerance, sweeps):
 
 
 def stages(kernel, bonus, targets, horizon):
-    """The recursion of AdaGoal-UCBVI, a stage at a time."""
+    """Run the recursion of AdaGoal-UCBVI, one stage at a time."""
     S, G, c = len(kernel.terminal), targets.size, bonus.correction
     low, high, gap = np.zeros((3, S, G))
     policy = np.zeros((horizon, S, G), np.int16)

@@ -1,4 +1,4 @@
-"""A small run, for tests of the run folder: every entry of a save says which save it belongs to."""
+"""A small run folder for tests, in which every entry contains the number of its save."""
 
 from pathlib import Path
 
@@ -36,7 +36,7 @@ RESULT = {
 
 
 def arrays(number: int) -> dict[str, np.ndarray]:
-    """A state that says in every entry which one it is."""
+    """Return arrays that contain this number."""
     return {
         "successor": np.full((10, 3), number % 5, np.int32),
         "visits": np.full(5, number),
@@ -58,7 +58,7 @@ def results(number: int) -> dict[str, file_io.FileContent]:
     }
 
 
-def look_state(saved: SavedRun) -> int:
+def read_state(saved: SavedRun) -> int:
     found, facts = saved.checkpoint_files().load_arrays("checkpoint.npz", STATE, SIZES, FACTS)
     assert facts["rng"] == 2**127
     for name, array in arrays(facts["steps"]).items():
@@ -66,7 +66,7 @@ def look_state(saved: SavedRun) -> int:
     return int(facts["steps"])
 
 
-def look_results(saved: SavedRun) -> int | None:
+def read_results(saved: SavedRun) -> int | None:
     here = saved.result_files()
     if "result.json" not in here:
         return None
@@ -78,12 +78,12 @@ def look_results(saved: SavedRun) -> int | None:
     return int(data["steps"])
 
 
-def look(path: Path) -> tuple[int, int | None]:
-    """The numbers of the state and of the results; that each is of one piece is checked on the way."""
-    return read_saved_run(path, lambda saved: (look_state(saved), look_results(saved)))
+def read_numbers(path: Path) -> tuple[int, int | None]:
+    """Return the save numbers of the state and of the results, after a check that neither mixes two saves."""
+    return read_saved_run(path, lambda saved: (read_state(saved), read_results(saved)))
 
 
-def build(path: Path, *numbers: int) -> Path:
+def write_folder(path: Path, *numbers: int) -> Path:
     with open_locked_folder(path, KIND) as folder:
         for number in numbers:
             folder.save_files(state(number), results(number))

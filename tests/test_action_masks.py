@@ -1,4 +1,4 @@
-"""States with different actions: masked ones are never played, count for nothing, and certificates stay right."""
+"""Action masks: masked actions are never played or counted, and certificates hold."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from model_env import ModelEnv, PairEnv, play
 
 
 def masked(seed: int = 0, n_states: int = 8, n_actions: int = 3, make: Any = toy_models.random_sparse) -> TabularMDP:
-    """A random model of which every state lacks some actions."""
+    """Return a random model in which every state lacks some actions."""
     whole = make(n_states=n_states, n_actions=n_actions, seed=seed)
     mask = np.random.default_rng(seed).random((n_states, n_actions)) < 0.6
     mask[:, 0] = True
@@ -31,7 +31,7 @@ def masked(seed: int = 0, n_states: int = 8, n_actions: int = 3, make: Any = toy
 
 
 class MaskedEnv(ModelEnv):
-    """Raises where an action is taken that its state does not have."""
+    """Raises if a masked action is played."""
 
     def mask(self) -> Any:
         A = self.mdp.n_actions
@@ -47,11 +47,11 @@ class MaskedEnv(ModelEnv):
 
 
 class MaskedPairs(MaskedEnv, PairEnv):
-    """The same with states that are numbered on the fly."""
+    """The same, with states numbered as they are found."""
 
 
 def never_played(result: adagoal.Result, mdp: TabularMDP) -> bool:
-    """No policy of the result takes an action that its state does not have."""
+    """Whether no policy of the result takes a masked action."""
     tables = [result.policy(g).actions[0] for g in result.goals]
     pairs = [np.flatnonzero(t < mdp.n_actions) * mdp.n_actions + t[t < mdp.n_actions] for t in tables]
     return not any(mdp.absent[x].any() for x in pairs)
@@ -59,7 +59,7 @@ def never_played(result: adagoal.Result, mdp: TabularMDP) -> bool:
 
 @pytest.mark.parametrize("method", ["certified", "intervals"])
 @pytest.mark.parametrize("seed", range(3))
-def test_masked_models(method: str, seed: int) -> None:
+def test_certificates_of_masked_models_hold(method: str, seed: int) -> None:
     mdp = masked(seed)
     result = adagoal.explore(mdp, 6.0, 2.0, method=method, seed=seed)
     assert result.status == "certified"
@@ -71,8 +71,8 @@ def test_masked_models(method: str, seed: int) -> None:
     assert counts.n_resets + counts.n.sum() == 2_000
 
 
-def test_what_is_not_there_costs_nothing() -> None:
-    """Fewer steps than where the same actions must be found out to be resets, over several models together."""
+def test_masked_actions_cost_no_steps() -> None:
+    """A run with masks takes fewer steps than one that must learn that these actions are resets (sum over models)."""
     steps = np.zeros(2)
     for seed in range(3):
         mdp = masked(seed, n_states=20, n_actions=4, make=extra_models.random_deterministic)
@@ -83,7 +83,7 @@ def test_what_is_not_there_costs_nothing() -> None:
 
 
 @pytest.mark.parametrize("method", ["bayes", "disco"])
-def test_other_methods_take_them_for_actions_that_lead_to_the_start(method: str) -> None:
+def test_other_methods_treat_masked_actions_as_resets(method: str) -> None:
     mdp = masked(1)
     result = adagoal.explore(mdp, 5.0, 1.0, method=method, budget=5_000)
     assert result.steps > 100
@@ -91,8 +91,8 @@ def test_other_methods_take_them_for_actions_that_lead_to_the_start(method: str)
 
 
 @pytest.mark.parametrize("kind", [MaskedEnv, MaskedPairs])
-def test_masks_of_an_environment(kind: type[MaskedEnv]) -> None:
-    """They are respected from the first step on: this environment raises where they are not."""
+def test_masks_of_a_gym_environment_are_respected(kind: type[MaskedEnv]) -> None:
+    """The environment raises if a masked action is played."""
     mdp = masked(2)
     result = adagoal.explore(kind(mdp), 5.0, 3.0, seed=2)
     assert result.status == "certified"
@@ -102,7 +102,7 @@ def test_masks_of_an_environment(kind: type[MaskedEnv]) -> None:
         assert never_played(result, mdp)
 
 
-def test_an_environment_and_its_model_are_left_out_of_alike() -> None:
+def test_environment_and_model_have_the_same_masks() -> None:
     mdp = masked(4)
     counts, _ = play(GymAdapter(MaskedEnv(mdp), "masked"), 3_000)
     seen = np.repeat(counts.seen & ~counts.terminal, mdp.n_actions)
@@ -110,7 +110,7 @@ def test_an_environment_and_its_model_are_left_out_of_alike() -> None:
     assert not counts.n[counts.absent].any()
 
 
-def test_taxi_by_name_and_as_an_object() -> None:
+def test_taxi_has_the_same_masks_by_name_and_as_object() -> None:
     env = gymnasium.make("Taxi-v4")
     result = adagoal.explore("Taxi-v4", start_seed=0, radius=4)
     again = adagoal.explore(env, start_seed=0, radius=4)
@@ -125,7 +125,7 @@ def test_taxi_by_name_and_as_an_object() -> None:
             )
 
 
-def test_a_mask_that_changes_voids_the_run() -> None:
+def test_changing_mask_voids_the_run() -> None:
     class Fickle(MaskedEnv):
         visits = 0
 
@@ -141,7 +141,7 @@ def test_a_mask_that_changes_voids_the_run() -> None:
 
 
 @pytest.mark.parametrize("mask", [[1, 1], [1, 2, 1], "all", [[1, 1, 1]], [0.5, 1, 1], np.array([1, -1, 1], np.int8)])
-def test_a_malformed_mask_is_one_line(mask: Any) -> None:
+def test_malformed_mask_gives_one_line_error(mask: Any) -> None:
     class Odd(ModelEnv):
         def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
             return super().reset(seed=seed)[0], {"action_mask": mask}
@@ -152,12 +152,12 @@ def test_a_malformed_mask_is_one_line(mask: Any) -> None:
 
 
 @pytest.mark.parametrize("mask", [[1, 0], [[1, 0, 1]] * 7, [[1, 0, 5]] * 8])
-def test_a_wrong_mask_of_a_model_is_one_line(mask: Any) -> None:
+def test_wrong_mask_of_a_model_gives_one_line_error(mask: Any) -> None:
     with pytest.raises(adagoal.InputError, match=r"action_mask: must have the shape \[8, 3\] and hold 0 and 1 only"):
         TabularMDP.from_dense(np.full((8, 3, 8), 1 / 8), action_mask=mask)
 
 
-def test_masked_models_are_kept(tmp_path: Path) -> None:
+def test_masked_models_are_saved_and_loaded(tmp_path: Path) -> None:
     mdp = masked(1)
     kept = adagoal.Model.load(mdp.save(tmp_path / "model.npz"))
     np.testing.assert_array_equal(kept.absent, mdp.absent)
@@ -169,7 +169,7 @@ def test_masked_models_are_kept(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("env", [MaskedEnv(masked(2)), MaskedPairs(masked(2)), masked(2)])
-def test_resume_is_bit_for_bit(env: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_resume_equals_uninterrupted_run(env: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = adagoal.explore(env, 5.0, 1.0, seed=3, budget=3_000)
     count = 0
 
@@ -189,7 +189,7 @@ def test_resume_is_bit_for_bit(env: Any, tmp_path: Path, monkeypatch: pytest.Mon
         np.testing.assert_array_equal(array, again.arrays[name])
 
 
-def test_export_leaves_them_out(tmp_path: Path) -> None:
+def test_export_omits_masked_actions(tmp_path: Path) -> None:
     mdp = masked(1)
     result = adagoal.explore(mdp, 6.0, 1.0, out=tmp_path)
     assert result.status == "certified"
@@ -201,7 +201,7 @@ def test_export_leaves_them_out(tmp_path: Path) -> None:
         assert chunks[state].count("\taction ") == own + 1, "its own actions and the reset"
 
 
-def test_counts_that_do_not_fit_are_refused() -> None:
+def test_inconsistent_masks_in_counts_are_refused() -> None:
     counts = TransitionCounts(3, 2, 0)
     counts.mark_absent_pairs(np.array([1]))
     state = {name: array.copy() for name, array in counts.state().items()}
@@ -215,8 +215,8 @@ def test_counts_that_do_not_fit_are_refused() -> None:
         TransitionCounts(3, 2, 0).restore(state)
 
 
-def test_recorded_steps_are_the_same_without_them(tmp_path: Path) -> None:
-    """A recorded run steps the model in Python, where they are left out as well."""
+def test_recorded_run_plays_no_masked_action(tmp_path: Path) -> None:
+    """A recorded run steps the model in Python instead of compiled code."""
     mdp = masked(1)
     result = adagoal.explore(mdp, 5.0, 1.0, out=tmp_path, record=True, budget=3_000)
     assert not mdp.absent[result.arrays["moves_pair"]].any()

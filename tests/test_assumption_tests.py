@@ -1,4 +1,4 @@
-"""Environments that break the assumptions of a certificate are found out, clean ones are not."""
+"""Assumption tests flag environments that violate the assumptions of a certificate, and pass correct ones."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from adagoal.envs.gym_adapter import GymAdapter
 from model_env import Ageing, Aliased, Drifting, LeakyReset, ModelEnv, NoReset, Reseeded
 
 
-def wander(env: gymnasium.Env[int, int], steps: int, seed: int = 0, start_seed: int | None = None) -> GymAdapter:
-    """Random policies towards random goals for some steps."""
+def play_randomly(env: gymnasium.Env[int, int], steps: int, seed: int = 0, start_seed: int | None = None) -> GymAdapter:
+    """Play random policies for random goals."""
     world = GymAdapter(env, "test", start_seed)
     counts = TransitionCounts(world.initial_states, world.n_actions, world.start)
     rng, done = np.random.default_rng(seed), 0
@@ -36,49 +36,49 @@ def wander(env: gymnasium.Env[int, int], steps: int, seed: int = 0, start_seed: 
 @pytest.mark.parametrize("seed", range(6))
 def test_clean_environments_pass(seed: int) -> None:
     mdp = toy_models.random_sparse(n_states=12, n_actions=2, seed=seed)
-    assert wander(ModelEnv(mdp), 6000, seed).void_reasons == []
-    assert wander(ModelEnv(mdp, starts=(0, 3, 5)), 4000, seed).void_reasons == []
+    assert play_randomly(ModelEnv(mdp), 6000, seed).void_reasons == []
+    assert play_randomly(ModelEnv(mdp, starts=(0, 3, 5)), 4000, seed).void_reasons == []
 
 
 def test_clean_toy_text_passes() -> None:
-    assert wander(gymnasium.make("FrozenLake-v1"), 20_000).void_reasons == []
-    assert wander(gymnasium.make("Taxi-v4"), 10_000, start_seed=0).void_reasons == []
-    assert wander(gymnasium.make("Taxi-v4"), 5_000).void_reasons == []
+    assert play_randomly(gymnasium.make("FrozenLake-v1"), 20_000).void_reasons == []
+    assert play_randomly(gymnasium.make("Taxi-v4"), 10_000, start_seed=0).void_reasons == []
+    assert play_randomly(gymnasium.make("Taxi-v4"), 5_000).void_reasons == []
 
 
 def test_aliased_observations_are_flagged() -> None:
-    lines = wander(Aliased(toy_models.chain_model(n_states=12, slip=0.1)), 8000).void_reasons
+    lines = play_randomly(Aliased(toy_models.chain_model(n_states=12, slip=0.1)), 8000).void_reasons
     assert any("depends on the step before" in line for line in lines)
 
 
-def test_a_reset_that_remembers_is_flagged() -> None:
-    lines = wander(LeakyReset(toy_models.chain_model(n_states=6, slip=0.1)), 8000).void_reasons
+def test_reset_that_depends_on_the_last_episode_is_flagged() -> None:
+    lines = play_randomly(LeakyReset(toy_models.chain_model(n_states=6, slip=0.1)), 8000).void_reasons
     assert any("the reset does not forget" in line for line in lines)
 
 
-def test_a_reset_that_leads_elsewhere_is_flagged() -> None:
-    lines = wander(NoReset(toy_models.chain_model(n_states=6, slip=0.1)), 8000).void_reasons
+def test_reset_to_another_state_is_flagged() -> None:
+    lines = play_randomly(NoReset(toy_models.chain_model(n_states=6, slip=0.1)), 8000).void_reasons
     assert any("a reset led to another state than the start" in line for line in lines)
 
 
 def test_drift_is_flagged() -> None:
-    lines = wander(Drifting(toy_models.chain_model(n_states=6, slip=0.1)), 12_000).void_reasons
+    lines = play_randomly(Drifting(toy_models.chain_model(n_states=6, slip=0.1)), 12_000).void_reasons
     assert any("is not stationary" in line for line in lines)
     assert any("does not restore the start" in line for line in lines)
 
 
-def test_hidden_age_is_flagged() -> None:
-    lines = wander(Ageing(toy_models.chain_model(n_states=6, slip=0.1)), 12_000).void_reasons
+def test_dynamics_that_depend_on_episode_length_are_flagged() -> None:
+    lines = play_randomly(Ageing(toy_models.chain_model(n_states=6, slip=0.1)), 12_000).void_reasons
     assert any("depends on the time since the reset" in line for line in lines)
 
 
-def test_a_generator_that_every_reset_seeds_is_flagged() -> None:
-    lines = wander(Reseeded(toy_models.chain_model(n_states=6, slip=0.1)), 8000).void_reasons
+def test_reseeding_in_every_reset_is_flagged() -> None:
+    lines = play_randomly(Reseeded(toy_models.chain_model(n_states=6, slip=0.1)), 8000).void_reasons
     assert any("every reset seeds its random generator anew" in line for line in lines)
 
 
 class GloballyReseeded(ModelEnv):
-    """Every reset seeds the generators of the whole process."""
+    """Every reset seeds the global generators of the process."""
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         random.seed(1)
@@ -86,18 +86,18 @@ class GloballyReseeded(ModelEnv):
         return super().reset(seed=seed)
 
 
-def test_resets_that_seed_a_generator_are_a_warning_before_the_first_step() -> None:
+def test_reseeding_in_every_reset_gives_a_warning_before_the_first_step() -> None:
     chain = toy_models.chain_model(n_states=6, slip=0.1)
     before = random.getstate(), np.random.get_state()[2]  # noqa: NPY002
-    assert wander(ModelEnv(chain), 10).warnings == []
+    assert play_randomly(ModelEnv(chain), 10).warnings == []
     assert (random.getstate(), np.random.get_state()[2]) == before, "those of the user"  # noqa: NPY002
-    (line,) = wander(Reseeded(chain), 10).warnings
+    (line,) = play_randomly(Reseeded(chain), 10).warnings
     assert line.startswith("every reset seeds the same random numbers (np_random)")
-    (line,) = wander(GloballyReseeded(chain), 10).warnings
+    (line,) = play_randomly(GloballyReseeded(chain), 10).warnings
     assert line.startswith("every reset seeds the same random numbers (numpy.random, random)")
 
 
-def test_a_run_on_episodes_that_repeat_is_void_although_no_other_test_objects() -> None:
+def test_run_with_repeating_episodes_is_void() -> None:
     result = api.explore(Reseeded(toy_models.chain_model(n_states=3, slip=0.1)), radius=3, epsilon=1.0)
     assert result.status == "void"
     (line,) = result.void
@@ -110,8 +110,8 @@ def test_findings_reach_the_result() -> None:
     assert result.status == "void"
 
 
-def slow_wealth(moves: NDArray[np.int64], landed: NDArray[np.int64]) -> dict[tuple[int, bool], float]:
-    """The first test of the module's text, written down sample by sample."""
+def wealth_by_definition(moves: NDArray[np.int64], landed: NDArray[np.int64]) -> dict[tuple[int, bool], float]:
+    """Return the wealth of the first test in the docstring of assumption_tests, sample by sample."""
     samples: dict[tuple[int, bool], list[tuple[int, int]]] = {}
     before, first = 0, True
     for move, state in zip(moves.tolist(), landed.tolist(), strict=True):
@@ -143,12 +143,12 @@ def test_wealth_agrees_with_its_definition() -> None:
     recorder = MarkovTests(2)
     for part in np.split(np.arange(3000), [10, 700, 701, 2500]):
         recorder.add_transitions(moves[part], landed[part])
-    few = {key: value for key, value in slow_wealth(moves, landed).items() if key[1]}
+    few = {key: value for key, value in wealth_by_definition(moves, landed).items() if key[1]}
     rows = {
         (int(pair), bool(first)): i
         for i, (pair, first) in enumerate(recorder._tables.pair[: len(recorder.log_wealth())])
     }
-    for key, value in few.items():  # first steps have at most four causes, fewer than are told apart
+    for key, value in few.items():  # first steps have at most four predecessors, fewer than the test distinguishes
         assert recorder.log_wealth()[rows[key], 0] == pytest.approx(value, abs=1e-9)
 
 

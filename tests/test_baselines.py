@@ -1,7 +1,7 @@
-"""Each rival shows a property that its paper proves, on worlds whose exact answer is known.
+"""Each baseline has the property that its paper proves, on models with a known answer.
 
-Unless a test says otherwise the constants are scaled (see baselines/self_directed.py), so the papers' confidence
-is given up; with the fixed seeds below everything is deterministic.
+Unless a test says otherwise the constants are scaled (see baselines/self_directed.py), so the confidence of the papers
+does not apply; the seeds are fixed.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ from experiments.exact_policies import reachable_set
 from transition_recording import record_transition
 
 EPSILON = 1.0
-WORLDS = range(12)
+MODEL_SEEDS = range(12)
 ROUNDING = 2 * gosprl.VALUE_PRECISION
 """Relative error of the values behind the diameter."""
 
 
-def small_world(seed: int) -> tuple[TabularMDP, float]:
-    """A random world and a radius in the middle of its distances, between 3 and 8."""
+def small_model(seed: int) -> tuple[TabularMDP, float]:
+    """Return a random model and a radius between 3 and 8 in the middle of its distances."""
     make = (
         lambda: toy_models.random_sparse(n_states=8, n_actions=2, branching=3, seed=seed),
         lambda: extra_models.random_traps(n_states=8, n_actions=2, traps=2, branching=2, seed=seed),
@@ -69,9 +69,9 @@ def values(mdp: TabularMDP, result: Result) -> dict[int, float]:
 
 @pytest.mark.parametrize("constants", ["scaled=0.003", "scaled=0.01"])
 def test_ucbexplore_finds_what_is_incrementally_reachable(constants: str) -> None:
-    """In 12 worlds: S_L-arrow is a subset of K, K of S_(L + epsilon)-arrow; every policy takes at most L + epsilon."""
-    for seed in WORLDS:
-        mdp, L = small_world(seed)
+    """In 12 models: S_L-arrow is a subset of K, K of S_(L + epsilon)-arrow; every policy takes at most L + epsilon."""
+    for seed in MODEL_SEEDS:
+        mdp, L = small_model(seed)
         result = explore(mdp, L, "ucbexplore", constants, seed)
         assert result.status == "stopped"
         low, high = (set(incremental.incremental_set(mdp, r).tolist()) for r in (L, L + EPSILON))
@@ -81,9 +81,9 @@ def test_ucbexplore_finds_what_is_incrementally_reachable(constants: str) -> Non
 
 @pytest.mark.parametrize("constants", ["scaled=0.01", "scaled=0.1"])
 def test_disco_finds_what_is_incrementally_reachable_with_good_policies(constants: str) -> None:
-    """In 12 worlds: K as above; every policy is within epsilon of the best one restricted to S_L-arrow."""
-    for seed in WORLDS:
-        mdp, L = small_world(seed)
+    """In 12 models: K as above; every policy is within epsilon of the best one restricted to S_L-arrow."""
+    for seed in MODEL_SEEDS:
+        mdp, L = small_model(seed)
         result = explore(mdp, L, "disco", constants, seed)
         assert result.status == "stopped"
         low, high = (set(incremental.incremental_set(mdp, r).tolist()) for r in (L, L + EPSILON))
@@ -101,7 +101,7 @@ def test_disco_finds_what_is_incrementally_reachable_with_good_policies(constant
         (toy_models.trap_chain(), 10.0),
     ],
 )
-def test_disco_solves_multi_goal_exploration_where_the_sets_agree(mdp: TabularMDP, L: float) -> None:
+def test_disco_passes_the_audit_if_both_reachable_sets_agree(mdp: TabularMDP, L: float) -> None:
     """S_L-arrow = G_L, and restricted policies are as good as free ones: C1 and C2 hold."""
     assert incremental.incremental_set(mdp, L).tolist() == reachable_set(mdp, L).tolist()
     verdict = api.audit(explore(mdp, L, "disco", "scaled=0.0005", 0), mdp)
@@ -109,7 +109,7 @@ def test_disco_solves_multi_goal_exploration_where_the_sets_agree(mdp: TabularMD
     assert verdict.c2
 
 
-def test_equal_sets_alone_are_not_enough() -> None:
+def test_disco_can_fail_the_audit_although_both_reachable_sets_agree() -> None:
     """FrozenLake: S_L-arrow = G_L for L = 20, but a policy restricted to it loses more than epsilon on some goal."""
     mdp = registry.make_exact_model("FrozenLake-v1", {}, None)
     assert mdp is not None
@@ -127,8 +127,8 @@ def test_incremental_methods_miss_the_goal_of_the_fan() -> None:
 
 
 @pytest.mark.parametrize("method", ["ucbexplore", "disco"])
-def test_many_rare_states_are_no_shortcut(method: str) -> None:
-    """Each of ten states has probability 1/10, and their widths together would be more than it: 19 steps, not 6."""
+def test_many_rare_states_do_not_shorten_the_way(method: str) -> None:
+    """Ten states have probability 1/10 each. The bound must give 19 steps, not 6 from the sum of their widths."""
     assert explore(
         toy_models.fan_model(n_middle=10), 6.0, method, "paper" if method == "disco" else "scaled=0.001", 0
     ).goals == [0]
@@ -140,8 +140,8 @@ def test_many_rare_states_are_no_shortcut(method: str) -> None:
 def finished(
     method: type[RoundBasedMethod], seed: int, constants: str, phases: int = 9
 ) -> tuple[TabularMDP, RoundBasedMethod]:
-    """A small model, and the method at its stop, or earlier in the given phase."""
-    mdp, L = small_world(seed)
+    """Return a small model and the method at its stop, or earlier in the given phase."""
+    mdp, L = small_model(seed)
     explorer = method(counts_of(mdp), L, EPSILON, 0.1, None, constants)
     run = ExplorationRun(ModelSimulator(mdp), explorer, rule, np.random.default_rng(seed))
     run_self_directed(run, 10**7, lambda run: explorer.phase < phases)
@@ -149,8 +149,8 @@ def finished(
     return mdp, explorer
 
 
-def played(mdp: TabularMDP, explorer: RoundBasedMethod) -> dict[int, float]:
-    """The expected steps of the policy of every member of K."""
+def policy_values(mdp: TabularMDP, explorer: RoundBasedMethod) -> dict[int, float]:
+    """Return the expected steps of the policy of every member of K."""
     known = np.flatnonzero(explorer.known_states).tolist()
     return {g: solver.policy_value(mdp, Policy(g, explorer.goal_policy(g), mdp.reset_action)) for g in known}
 
@@ -162,7 +162,7 @@ def test_lae_finds_what_is_incrementally_reachable_with_good_policies(seed: int)
     low, high = (set(incremental.incremental_set(mdp, r).tolist()) for r in (explorer.L, explorer.L + EPSILON))
     assert low <= set(np.flatnonzero(explorer.known_states).tolist()) <= high
     best = incremental.restricted_distances(mdp, explorer.known_states)
-    for goal, value in played(mdp, explorer).items():
+    for goal, value in policy_values(mdp, explorer).items():
         assert value <= best[goal] * (1.0 + explorer.relative_accuracy)
 
 
@@ -170,21 +170,21 @@ def test_lae_finds_what_is_incrementally_reachable_with_good_policies(seed: int)
 def test_valae_finds_a_set_and_then_good_policies(seed: int) -> None:
     """S_L-arrow is a subset of K, K of S_2L-arrow; with a smaller scale, policies are within epsilon of the best on K.
 
-    Its answer is what of K lies within the radius.
+    Its answer is the part of K within the radius.
     """
     mdp, explorer = finished(VALAE, seed, "scaled=0.1", phases=1)
     low, high = (set(incremental.incremental_set(mdp, r * explorer.L).tolist()) for r in (1, 2))
     assert low <= set(np.flatnonzero(explorer.known_states).tolist()) <= high
     mdp, explorer = finished(VALAE, seed, "scaled=0.00001")
     best = incremental.restricted_distances(mdp, explorer.known_states)
-    for goal, value in played(mdp, explorer).items():
+    for goal, value in policy_values(mdp, explorer).items():
         assert value <= best[goal] + EPSILON
         assert explorer.D[goal] > explorer.L or value <= explorer.L + EPSILON
 
 
 @pytest.mark.parametrize("method", [LAE, VALAE])
-def test_samples_that_chose_the_states_are_left_out(method: type[RoundBasedMethod]) -> None:
-    """What the policies are planned on was seen after K was final: it is less than all that was seen, and enough."""
+def test_policies_are_planned_on_samples_after_the_set_was_final(method: type[RoundBasedMethod]) -> None:
+    """The policies use only samples drawn after K was final: fewer than all samples, but enough."""
     _, explorer = finished(method, 0, "scaled=0.002" if method is LAE else "scaled=0.00001")
     n = explorer.round_samples.sum(1)[np.repeat(explorer.known_states, explorer.counts.n_actions)]
     assert 0 < explorer.dropped_samples.sum() < explorer.counts.n.sum()
@@ -193,15 +193,15 @@ def test_samples_that_chose_the_states_are_left_out(method: type[RoundBasedMetho
 
 
 @pytest.mark.parametrize("method", [LAE, VALAE])
-def test_a_checkpoint_after_a_failed_rollout_fits_the_counts(method: type[RoundBasedMethod]) -> None:
-    """A rollout that fails may leave counts with more successors than the method has seen."""
+def test_checkpoint_after_a_failed_rollout_can_be_resumed(method: type[RoundBasedMethod]) -> None:
+    """A failed rollout may leave counts with successors that the method has not processed."""
     mdp, explorer = finished(method, 0, "scaled=0.002" if method is LAE else "scaled=0.00001")
     explorer.counts.grow_successors(2 * explorer.counts.count.shape[1])
     arrays, facts = explorer.state()
     other = method(explorer.counts, explorer.L, EPSILON, 0.1, None, explorer.constants)
     other.restore(arrays, json.loads(json.dumps(facts)))
     np.testing.assert_array_equal(other.round_samples, explorer.round_samples)
-    assert played(mdp, other) == played(mdp, explorer)
+    assert policy_values(mdp, other) == policy_values(mdp, explorer)
 
 
 def test_lae_plays_as_many_episodes_as_its_lemma_asks_for() -> None:
@@ -212,7 +212,7 @@ def test_lae_plays_as_many_episodes_as_its_lemma_asks_for() -> None:
 
 
 def test_visgo_is_optimistic_and_exact_without_bonus() -> None:
-    """A slow twin: the operator of the module's text, for all states at once, from zero."""
+    """Reference: the operator in the docstring of the module, for all states at once, from zero."""
     mdp = toy_models.random_sparse(n_states=7, n_actions=2, seed=5)
     S, A, goal, cap = 7, 2, 6, 40.0
     counts = required_steps.exact(mdp, np.full(S * A, 1000.0))
@@ -236,11 +236,11 @@ def test_visgo_is_optimistic_and_exact_without_bonus() -> None:
         best = incremental.restricted_distances(mdp, np.arange(S) < 5)[goal]
         assert V[counts.start] <= best
         if root == 0.0:
-            assert V[counts.start] == pytest.approx(best, rel=0.02)  # but for one sample of a thousand
+            assert V[counts.start] == pytest.approx(best, rel=0.02)  # except for one sample in a thousand
 
 
-def test_ucbexplore_does_not_count_the_way_back() -> None:
-    """A state exactly at the radius, one sure step a time: its mean is L, and no step more."""
+def test_ucbexplore_does_not_count_the_reset_step() -> None:
+    """A deterministic chain with a state at distance L: the estimated mean is exactly L."""
     result = api.explore(
         "chain",
         3.0,
@@ -280,7 +280,9 @@ def test_gosprl_meets_every_sampling_requirement(seed: int) -> None:
 def test_gosprl_diameter_lies_between_once_and_twice_the_truth(constants: str, seeds: int) -> None:
     for seed in range(seeds):
         mdp = toy_models.random_dense(n_states=4 + seed % 3, n_actions=2, seed=seed)
-        explorer = Gosprl(counts_of(mdp), 10.0, 1e3, 0.1, None, constants)  # epsilon so large that nothing follows
+        explorer = Gosprl(
+            counts_of(mdp), 10.0, 1e3, 0.1, None, constants
+        )  # epsilon is so large that the run stops after this phase
         assert collected(mdp, explorer, seed) == "stopped"
         assert explorer.diameter is not None
         D = solver.diameter(mdp)
@@ -288,7 +290,7 @@ def test_gosprl_diameter_lies_between_once_and_twice_the_truth(constants: str, s
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_gosprl_solves_multi_goal_exploration_where_everything_is_reachable(seed: int) -> None:
+def test_gosprl_passes_the_audit_if_every_state_is_reachable(seed: int) -> None:
     mdp = toy_models.random_dense(n_states=6, n_actions=2, seed=seed)
     L = float(np.median(solver.optimal_distances(mdp)))
     result = explore(mdp, L, "gosprl", "scaled=0.01", seed)
@@ -301,21 +303,21 @@ def test_gosprl_solves_multi_goal_exploration_where_everything_is_reachable(seed
 # --- BPI-UCBVI ---
 
 
-def best_and_played(mdp: TabularMDP, goal: int, H: int, table: np.ndarray) -> tuple[float, float]:
-    """Expected steps from s0, goal or H, of the best policy and of the table [H, S], by dense backward induction."""
+def best_and_policy_values(mdp: TabularMDP, goal: int, H: int, table: np.ndarray) -> tuple[float, float]:
+    """Return expected steps from s0 to the goal or H, of the best policy and of the table [H, S]."""
     S, A = mdp.n_states, mdp.n_actions
     p = np.concatenate([mdp.kernel().toarray().reshape(S, A, S), np.zeros((S, 1, S))], 1)
     p[:, A, mdp.start] = 1.0
-    best = played = np.zeros(S)
+    best = policy_values = np.zeros(S)
     for h in reversed(range(H)):
-        best, played = (1 + p @ best).min(1), 1 + p[np.arange(S), table[h]] @ played
-        best[goal] = played[goal] = 0.0
-    return float(best[mdp.start]), float(played[mdp.start])
+        best, policy_values = (1 + p @ best).min(1), 1 + p[np.arange(S), table[h]] @ policy_values
+        best[goal] = policy_values[goal] = 0.0
+    return float(best[mdp.start]), float(policy_values[mdp.start])
 
 
 @pytest.mark.parametrize("seed", range(6))
 def test_bpi_finds_a_good_policy_for_one_goal(seed: int) -> None:
-    """It stops by itself, with a policy within epsilon of the best one over H stages."""
+    """The method stops with a policy within epsilon of the best one over H stages."""
     mdp = toy_models.random_sparse(n_states=5, n_actions=3, branching=2, seed=seed)
     goal = int(np.argsort(solver.optimal_distances(mdp))[3])
     arguments = {"constants": "scaled=0.01", "horizon": 12}
@@ -324,8 +326,8 @@ def test_bpi_finds_a_good_policy_for_one_goal(seed: int) -> None:
         budget=10**8,
     )  # fmt: skip
     assert (result.status, result.goals) == ("stopped", [goal])
-    best, played = best_and_played(mdp, goal, 12, result.policy(goal).actions)
-    assert best <= played <= best + 0.3
+    best, policy_values = best_and_policy_values(mdp, goal, 12, result.policy(goal).actions)
+    assert best <= policy_values <= best + 0.3
 
 
 def test_bpi_needs_one_goal() -> None:
@@ -333,7 +335,7 @@ def test_bpi_needs_one_goal() -> None:
         api.explore("chain", 4.0, method="bpi-ucbvi")
 
 
-# --- what their rules ask for ---
+# --- required steps ---
 
 
 @pytest.mark.parametrize(
@@ -351,21 +353,21 @@ def test_bpi_needs_one_goal() -> None:
         ("gosprl", "scaled=0.01", "fan", 4.0),
     ],
 )
-def test_own_stop_is_not_before_what_the_rule_asks_for(method: str, constants: str, env: str, L: float) -> None:
-    """The computed number is a lower bound, within a factor ten."""
+def test_methods_stop_no_earlier_than_the_required_steps(method: str, constants: str, env: str, L: float) -> None:
+    """The computed number of steps is a lower bound, within a factor of ten."""
     mdp = registry.make_exact_model(env, {}, None)
     assert mdp is not None
     least = required_steps.RIVALS[method](mdp, L, EPSILON, 0.1, constants)
     assert least <= explore(mdp, L, method, constants, 0).steps <= 10 * least
 
 
-def test_gosprl_never_ends_where_a_state_cannot_be_reached() -> None:
+def test_gosprl_does_not_stop_if_a_state_is_unreachable() -> None:
     mdp = registry.make_exact_model("CliffWalking-v1", {}, None)
     assert mdp is not None
     assert required_steps.gosprl(mdp, 20.0, EPSILON, 0.1) == np.inf
 
 
-# --- the shared planner, and the house ---
+# --- the shared planner, resume and command line ---
 
 
 def test_planner_is_optimistic_and_exact_without_widths() -> None:
@@ -396,7 +398,7 @@ def test_constants_are_checked(constants: str) -> None:
 
 
 @pytest.mark.parametrize("method", ["ucbexplore", "disco", "valae", "lae", "gosprl"])
-def test_a_run_resumes_bit_for_bit(method: str, tmp_path: Path) -> None:
+def test_resume_equals_uninterrupted_run(method: str, tmp_path: Path) -> None:
     scales = {"ucbexplore": "scaled=0.00001", "valae": "scaled=0.000001", "lae": "scaled=0.001"}
     size = {"rows": 3, "cols": 3} if method in ("valae", "lae") else {}
     chosen = {"method": method, "method_args": {"constants": scales.get(method, "scaled=0.003")}, "seed": 3}
@@ -409,7 +411,7 @@ def test_a_run_resumes_bit_for_bit(method: str, tmp_path: Path) -> None:
     np.testing.assert_array_equal(rest.arrays["visits"], whole.arrays["visits"])
 
 
-def test_command_line(tmp_path: Path) -> None:
+def test_baselines_run_from_the_command_line(tmp_path: Path) -> None:
     line = ["explore", "chain", "--radius", "5", "--method", "ucbexplore", "--constants", "scaled=0.00002"]
     assert command([*line, "--out", str(tmp_path), "--quiet"]) == 0
     assert adagoal.load(tmp_path).setting.method_args == {"constants": "scaled=0.00002"}
@@ -429,7 +431,7 @@ def test_command_line(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_bad_constants_are_one_clear_line(
+def test_bad_constants_give_one_line_error(
     arguments: list[str], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert command(["explore", "chain", "--radius", "5", *arguments, "--out", str(tmp_path)]) == 2
@@ -439,14 +441,14 @@ def test_bad_constants_are_one_clear_line(
     assert error.count("\n") == 1
 
 
-def test_constants_of_a_comparison_leave_those_that_are_given() -> None:
+def test_constants_of_a_comparison_do_not_replace_given_ones() -> None:
     worlds = {"chain": {"radius": 5.0, "epsilon": 1.0}}
     specs = ("certified", "disco", "gosprl:constants=paper")
     found = method_comparison.build_settings(worlds, specs, ("adagoal",), 1, constants="scaled=0.1")
     assert [s.method_args for s in found] == [{}, {"constants": "scaled=0.1"}, {"constants": "paper"}]
 
 
-def test_comparisons_run_a_rival_once_a_seed() -> None:
+def test_comparisons_run_a_baseline_once_per_seed() -> None:
     worlds = {"chain": {"radius": 5.0, "epsilon": 1.0}}
     found = method_comparison.build_settings(
         worlds, ("certified", "disco:constants=scaled=0.1"), ("adagoal", "unigoal"), 2
@@ -454,8 +456,8 @@ def test_comparisons_run_a_rival_once_a_seed() -> None:
     assert [setting.method for setting in found].count("disco") == 2
 
 
-def test_arena(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A small arena, twice: the second time nothing is run again."""
+def test_arena_does_not_repeat_finished_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Run a small arena twice; the second time runs nothing."""
     monkeypatch.setattr(arena, "WORLDS", ({"env": "chain", "env_args": {"n_states": 4}, "radius": 3.0},))
     monkeypatch.setattr(arena, "GOAL_RULES", ("adagoal",))
     monkeypatch.setattr(arena, "OTHERS", ("disco:constants=scaled=0.01", "gosprl:constants=paper"))

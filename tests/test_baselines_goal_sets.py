@@ -1,4 +1,4 @@
-"""Goals that are sets of states, for the methods that grow a set of states."""
+"""Baselines with goals that are sets of states."""
 
 from pathlib import Path
 
@@ -11,22 +11,23 @@ from adagoal.envs import toy_models
 from adagoal.envs.simulator import ModelSimulator
 from adagoal.exact import solver
 from experiments import incremental
-from goal_sets import GRID, RIVALS, WORLDS, random_sets, second
+from goal_sets import BASELINES, GRID, MODELS, random_sets, second
 from model_env import PairEnv
 
 
-@pytest.mark.parametrize("method", RIVALS)
+@pytest.mark.parametrize("method", BASELINES)
 @pytest.mark.parametrize("kind", ["partition", "overlapping"])
-@pytest.mark.parametrize("world", WORLDS)
-def test_what_rivals_claim_of_sets(world, kind, method):
-    """Sets within L for policies restricted to the incrementally L-reachable states, and none beyond L + epsilon;
-    all reached within L + epsilon, by DisCo within epsilon of the best such policy.
+@pytest.mark.parametrize("world", MODELS)
+def test_claims_about_sets_are_true(world, kind, method):
+    """The answer has all sets within L for policies on incrementally L-reachable states, and none beyond L + epsilon.
+
+    Every policy takes at most L + epsilon steps; those of DisCo are within epsilon of the best such policy.
     """
-    mdp, L, epsilon = WORLDS[world], 5.0, 1.0
+    mdp, L, epsilon = MODELS[world], 5.0, 1.0
     sets = [list(range(r, mdp.n_states, 3)) for r in range(3)] if kind == "partition" else random_sets(mdp, 1)
     names = {f"set {i}": members for i, members in enumerate(sets)}
     result = adagoal.explore(
-        ModelSimulator(mdp), L, epsilon, goals=names, method=method, method_args=RIVALS[method], seed=2, budget=10**7
+        ModelSimulator(mdp), L, epsilon, goals=names, method=method, method_args=BASELINES[method], seed=2, budget=10**7
     )
     assert result.status == "stopped"
     inside = [np.isin(np.arange(mdp.n_states), incremental.incremental_set(mdp, r)) for r in (L, L + epsilon)]
@@ -40,11 +41,11 @@ def test_what_rivals_claim_of_sets(world, kind, method):
     assert all(trial.agrees for trial in adagoal.play(result, episodes=20, env=ModelSimulator(mdp)))
 
 
-@pytest.mark.parametrize("method", RIVALS)
-def test_a_set_may_be_near_though_each_of_its_states_is_far(method, tmp_path, capsys):
-    """The middle of the fan is one step away, each of its ten states 19; the report shows it, and a run goes on."""
+@pytest.mark.parametrize("method", BASELINES)
+def test_set_is_near_although_each_of_its_states_is_far(method, tmp_path, capsys):
+    """The middle of the fan is one step away, each of its ten states 19. The run has a report and can be resumed."""
     arguments = {"goals": {"middle": list(range(1, 11)), "first": [1, 2]}, "method": method, "seed": 1}
-    arguments |= {"env_args": {"n_middle": 10}, "method_args": RIVALS[method]}
+    arguments |= {"env_args": {"n_middle": 10}, "method_args": BASELINES[method]}
     whole = adagoal.explore("fan", 3.0, **arguments)
     assert [whole.goal_names[g] for g in whole.goals] == ["middle"]  # and the first two are 9 steps away
     assert adagoal.audit(whole).ok
@@ -66,22 +67,22 @@ def test_a_set_may_be_near_though_each_of_its_states_is_far(method, tmp_path, ca
         assert capsys.readouterr().err.startswith(f"error: --goals: {says}")
 
 
-@pytest.mark.parametrize("method", RIVALS)
+@pytest.mark.parametrize("method", BASELINES)
 def test_a_set_has_the_policy_of_its_best_state(method):
-    """A far corner beside a near cell: the policy is that of the cell, or better."""
-    arguments = {"env_args": GRID, "method": method, "method_args": RIVALS[method], "epsilon": 2.0}
+    """A set of a far corner and a near cell: the policy is at least as good as that of the cell."""
+    arguments = {"env_args": GRID, "method": method, "method_args": BASELINES[method], "epsilon": 2.0}
     result = adagoal.explore("grid", 6.0, goals={"both": [11, 1], "start": [0, 11]}, **arguments)
     rows = {row.label: row for row in adagoal.audit(result).rows}
     assert rows["start"].value == 0.0
     assert rows["both"].value < 2.0
 
 
-@pytest.mark.parametrize("method", RIVALS)
-def test_rivals_where_states_belong_to_no_goal(method):
+@pytest.mark.parametrize("method", BASELINES)
+def test_states_may_belong_to_no_goal(method):
     def right(label):
         return "right" if label.endswith("3)") else None
 
-    arguments = {"env_args": GRID, "method": method, "method_args": RIVALS[method], "epsilon": 2.0}
+    arguments = {"env_args": GRID, "method": method, "method_args": BASELINES[method], "epsilon": 2.0}
     result = adagoal.explore("grid", 5.0, goals=right, **arguments)
     assert result.members("right") == [3, 7, 11]
     assert set(result.arrays["episode_goals"]) <= {-1, 0}
@@ -90,7 +91,7 @@ def test_rivals_where_states_belong_to_no_goal(method):
     assert row.value <= row.optimal + 2.0
 
 
-def test_a_comparison_with_sets(tmp_path, monkeypatch, capsys):
+def test_comparison_with_sets(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     Path("mine.py").write_text("def row(label):\n    return label[:2]\n")
     line = ["compare", "grid", "--radius", "4", "--epsilon", "2", "--goals", "mine.py:row", "--goal-rules", "adagoal"]
@@ -101,7 +102,7 @@ def test_a_comparison_with_sets(tmp_path, monkeypatch, capsys):
 
 
 @pytest.mark.parametrize("goals", [{"far": [2, 3]}, {"far": lambda state: state > 1}])
-def test_one_set_as_the_goal_of_bpi(goals, tmp_path):
+def test_bpi_takes_one_set_as_goal(goals, tmp_path):
     world, arguments = ModelSimulator(toy_models.chain_model(n_states=4)), {"horizon": 12, "constants": "scaled=0.01"}
     result = adagoal.explore(
         world, 3, goals=goals, method="bpi-ucbvi", method_args=arguments, budget=30_000, out=tmp_path
@@ -112,10 +113,10 @@ def test_one_set_as_the_goal_of_bpi(goals, tmp_path):
     assert trial.mean == 2.0
 
 
-@pytest.mark.parametrize("method", RIVALS)
+@pytest.mark.parametrize("method", BASELINES)
 @pytest.mark.parametrize("goals", [None, second, {"even": lambda o: o[1] % 2 == 0, "late": lambda o: o[1] > 2}])
-def test_rivals_number_states_as_they_are_found(tmp_path, monkeypatch, method, goals):
-    """There is room for two states at first; the answer is that of the known model, and a cut run goes on."""
+def test_states_are_numbered_as_they_are_found(tmp_path, monkeypatch, method, goals):
+    """Arrays start with two states. The answer equals that of the known model, also after a resume."""
     monkeypatch.setattr("adagoal.envs.gym_adapter.INITIAL_STATES", 2)
     mdp, L = toy_models.chain_model(n_states=12, slip=0.1), 4.0
     setting = {"method": method, "method_args": {"constants": "scaled=0.001"}, "seed": 3, "goals": goals}

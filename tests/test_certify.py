@@ -1,4 +1,4 @@
-"""Certificates of any policy: what is varied, what counts as a success, who plays, and what is refused."""
+"""Certificates of any policy: varied values, criteria, workers, continuation and bad input."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def certified(policy: Any = always_zero, env: Any = coins, **given: Any) -> Cert
 # --- maps ---
 
 
-def test_the_map_over_starts_is_right() -> None:
+def test_verdicts_over_starts_are_correct() -> None:
     found = certified()
     assert found.status is Status.DECIDED
     assert found.share("certified") == found.share("refuted") == 0.5
@@ -63,7 +63,7 @@ def test_the_map_over_starts_is_right() -> None:
     assert sorted({(*cell.low, *cell.high) for cell in wide.cells})[0] == (-1000.0, -0.1, 0.0, 0.0)
 
 
-def test_the_map_over_goals_is_right() -> None:
+def test_verdicts_over_goals_are_correct() -> None:
     found = certified(env=goal_coins, goals=([-1.0, -1.0], [1.0, 1.0]))
     assert found.share("certified") == found.share("refuted") == 0.5
     assert found.variables == ["goal coordinate 0", "goal coordinate 1"]
@@ -74,7 +74,7 @@ def test_the_map_over_goals_is_right() -> None:
     assert own.about["goals"] == "env"
 
 
-def test_a_list_and_a_sampler_are_drawn_from() -> None:
+def test_values_may_be_a_list_or_a_sampler() -> None:
     values = [{"x": -0.5, "y": 0.0}, {"x": 0.5, "y": 0.0}]
     found = certified(starts=values)
     assert [(cell.verdict, cell.share) for cell in found.cells] == [("certified", 0.5), ("refuted", 0.5)]
@@ -83,7 +83,7 @@ def test_a_list_and_a_sampler_are_drawn_from() -> None:
     assert make_value_space("starts", [1.0, 2.0, 3.0]).tree_values.shape == (3, 1)
 
 
-def test_false_verdicts_are_rare_and_weak_bounds_are_caught() -> None:
+def test_false_verdicts_are_rare_and_weakened_bounds_fail() -> None:
     for name in list(ROWS)[:4]:
         assert count_wrong(name, 6)["wrong"] <= 3, name  # more has probability 0.001 if one in ten is false
     assert count_wrong(list(ROWS)[-1], 6)["wrong"] > 3
@@ -99,7 +99,7 @@ def test_at_most_delta_of_1000_certificates_are_wrong(name: str) -> None:
 # --- workers, seeds, resume ---
 
 
-def test_workers_and_interruptions_change_nothing(tmp_path: Path) -> None:
+def test_workers_and_interruptions_do_not_change_the_certificate(tmp_path: Path) -> None:
     whole = certified(seed=3).to_dict()
     assert certified(seed=3, workers=2).to_dict() == whole
     assert certified(seed=4).to_dict()["cells"] != whole["cells"]
@@ -113,7 +113,7 @@ def test_workers_and_interruptions_change_nothing(tmp_path: Path) -> None:
     assert again.to_dict() == whole == json.loads((out / "certificate.json").read_text())
 
 
-def test_only_the_same_question_is_continued(tmp_path: Path) -> None:
+def test_only_a_certificate_with_equal_settings_is_continued(tmp_path: Path) -> None:
     stopped = certified(out=tmp_path, observe=lambda cells, rollouts: rollouts < 100)
     seen: list[int] = []
     for other in (
@@ -133,7 +133,7 @@ def test_only_the_same_question_is_continued(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "damage", [{"round": -1}, {"rollouts": [1]}, {"open_cells": [0]}, {"decided": ["x"]}, {"successes": None}]
 )
-def test_a_forged_file_is_one_line(tmp_path: Path, damage: dict[str, Any]) -> None:
+def test_forged_file_gives_one_line_error(tmp_path: Path, damage: dict[str, Any]) -> None:
     certified(out=tmp_path, observe=lambda cells, rollouts: rollouts < 100)
     path = tmp_path / "certificate.json"
     saved = json.loads(path.read_text())
@@ -145,7 +145,7 @@ def test_a_forged_file_is_one_line(tmp_path: Path, damage: dict[str, Any]) -> No
 # --- policies ---
 
 
-def test_a_random_policy_gets_the_generator_of_its_episode() -> None:
+def test_random_policy_gets_the_generator_of_its_episode() -> None:
     def random(observation: Any, rng: np.random.Generator) -> int:
         drawn.append(int(rng.integers(2)))
         return drawn[-1]
@@ -158,7 +158,9 @@ def test_a_random_policy_gets_the_generator_of_its_episode() -> None:
     assert {*drawn} == {0, 1}
 
 
-def test_policies_by_name(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_policies_are_loaded_by_name(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     Path("control.py").write_text("def lean(observation):\n    return int(observation[2] + observation[3] > 0)\n")
     Path("rules.py").write_text(
@@ -186,7 +188,7 @@ def test_policies_by_name(tmp_path: Path, capsys: pytest.CaptureFixture[str], mo
     assert "satisfies centred within 9 steps" in json.loads(capsys.readouterr().out)["statement"]
 
 
-def test_the_engine_imports_no_training_and_no_torch() -> None:
+def test_certification_imports_neither_deep_nor_torch() -> None:
     code = (
         "import sys, adagoal.certification.episodes\n"
         "assert not {'jax', 'torch', 'adagoal.deep', 'stable_baselines3'} & set(sys.modules)"
@@ -200,7 +202,7 @@ def test_the_engine_imports_no_training_and_no_torch() -> None:
 @pytest.mark.parametrize(
     "name", ["CartPole-v1", "Pendulum-v1", "MountainCar-v0", "MountainCarContinuous-v0", "Acrobot-v1"]
 )
-def test_classic_control_starts_where_it_is_put(name: str) -> None:
+def test_classic_control_starts_in_the_given_state(name: str) -> None:
     env = gymnasium.make(name)
     variables = STATE_VARIABLES[type(env.unwrapped).__name__]
     number, seen = 0.05, list[Episode]()
@@ -218,7 +220,7 @@ def test_classic_control_starts_where_it_is_put(name: str) -> None:
     assert env.observation_space.contains(first)
     shown = np.arctan2(first[1], first[0]) if name in ("Pendulum-v1", "Acrobot-v1") else first[0]
     assert shown == pytest.approx(number, abs=1e-6)
-    # the other variables are those of the reset
+    # the other variables keep their values from the reset
     assert len({tuple(episode.observations[0]) for episode in seen}) > (1 if len(first) > 2 else 0)
 
 
@@ -234,7 +236,7 @@ def test_criteria() -> None:
 # --- pictures ---
 
 
-def test_a_picture_for_every_number_of_dimensions(tmp_path: Path) -> None:
+def test_certificates_of_any_dimension_have_a_figure(tmp_path: Path) -> None:
     for names in ("x", "xy", "xyz"):
         box = dict.fromkeys(names, (-1.0, 1.0))
         found = certified(starts=box, halvings=3)
@@ -247,7 +249,7 @@ def test_a_picture_for_every_number_of_dimensions(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(driver.found() is None, reason=driver.HOW)
-def test_the_page_shows_the_cells_along_the_axes_that_are_chosen(tmp_path: Path) -> None:
+def test_page_shows_cells_along_the_chosen_axes(tmp_path: Path) -> None:
     found = certified(starts={"x": (-1.0, 1.0), "y": (0.0, 2.0), "z": (0.0, 9.0)}, halvings=3)
     path = adagoal.show(found).save(tmp_path / "page.html")
     with driver.Browser() as browser:
@@ -321,7 +323,7 @@ PENDULUM = {"env": "Pendulum-v1", "starts": {"theta": (0, 1)}, "criterion": "ret
         ({"env": goal_coins, "goals": ([0.0], [1.0])}, "goals: must have 2 numbers"),
     ],
 )  # fmt: skip
-def test_bad_input_is_one_line(given: dict[str, Any], words: str) -> None:
+def test_bad_input_gives_one_line_error(given: dict[str, Any], words: str) -> None:
     with pytest.raises(InputError, match=words) as caught:
         certified(**given)
     assert "\n" not in str(caught.value)
@@ -335,7 +337,7 @@ def test_a_box_is_parsed() -> None:
             parse_box("starts", text)
 
 
-def test_bad_input_of_the_command_is_one_line(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_bad_input_of_the_command_gives_one_line_error(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     words = ["certify", "certify_policies:always_zero", "--env", "CartPole-v1", "--out", str(tmp_path / "map")]
     for more, text in (
         (["--start", "x=1"], "--start: must look like"),

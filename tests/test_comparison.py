@@ -1,7 +1,8 @@
-"""The comparison: its audits are exact, looking changes nothing, and finished runs are not run again."""
+"""Comparison of methods: audits are exact and do not change runs, and finished runs are not repeated."""
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 from pathlib import Path
@@ -50,8 +51,8 @@ def measure(setting: ExplorationSettings) -> dict[str, Any]:
     return method_comparison.measure_audited_run(setting, method_comparison.COMPARE.fill_in_defaults())
 
 
-class Twin(AnytimeAuditor):
-    """Checks every look against the full audit."""
+class FullAudit(AnytimeAuditor):
+    """Compares every check with the full audit."""
 
     def check_output(self, steps: int, policies: Any) -> None:
         super().check_output(steps, policies)
@@ -62,15 +63,15 @@ class Twin(AnytimeAuditor):
         assert self.checks[-1].error == pytest.approx(max(worst, 0.0))
 
 
-def test_every_look_is_the_exact_audit_and_changes_nothing() -> None:
+def test_anytime_checks_equal_the_full_audit_and_do_not_change_the_run() -> None:
     mdp = registry.make_exact_model("grid", GRID.env_args, None)
     assert mdp is not None
-    twin = Twin(mdp, 3.5, 0.5)
+    auditor = FullAudit(mdp, 3.5, 0.5)
     arguments: dict[str, Any] = {"radius": 3.5, "epsilon": 0.5, "env_args": GRID.env_args}
-    watched = api.explore("grid", **arguments, observe=twin)
-    assert len(twin.checks) > 10
-    assert {check.holds for check in twin.checks} == {True, False}
-    assert [a.steps < b.steps for a, b in zip(twin.checks, twin.checks[1:], strict=False)]
+    watched = api.explore("grid", **arguments, observe=auditor)
+    assert len(auditor.checks) > 10
+    assert {check.holds for check in auditor.checks} == {True, False}
+    assert all(a.steps < b.steps for a, b in itertools.pairwise(auditor.checks))
     alone = api.explore("grid", **arguments)
     assert (alone.steps, alone.episodes, alone.certificates) == (watched.steps, watched.episodes, watched.certificates)
 
@@ -83,7 +84,7 @@ def test_missing_goal_is_an_infinite_error() -> None:
     assert auditor.checks == [AuditCheck(1, math.inf, False)]
 
 
-def test_audit_stop_is_for_good() -> None:
+def test_audit_stop_is_the_step_after_which_every_check_holds() -> None:
     mdp = registry.make_exact_model("chain", {}, None)
     assert mdp is not None
     auditor = AnytimeAuditor(mdp, 5.0, 1.0)
@@ -92,7 +93,7 @@ def test_audit_stop_is_for_good() -> None:
         assert auditor.audit_stop == stop
 
 
-def test_finished_runs_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_finished_runs_are_not_repeated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     cells = method_comparison.build_settings(
         {"grid": {"radius": 6.0, "env_args": GRID.env_args}}, ["certified"], ["adagoal"], 2, budget=500
     )
@@ -104,12 +105,12 @@ def test_finished_runs_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert len({method_comparison.outcome_file_name(cell) for cell in [*cells, GRID]}) == 3
 
 
-def test_seeds_start_where_they_are_told_to() -> None:
+def test_seeds_start_at_the_given_number() -> None:
     cells = method_comparison.build_settings({"chain": {"radius": 5.0}}, ["certified"], ["adagoal"], 2, seed=7)
     assert [cell.seed for cell in cells] == [7, 8]
 
 
-def test_a_damaged_run_is_named(tmp_path: Path) -> None:
+def test_damaged_run_gives_an_error_with_its_name(tmp_path: Path) -> None:
     (cell,) = method_comparison.build_settings({"chain": {"radius": 5.0}}, ["certified"], ["adagoal"], 1)
     file = tmp_path / method_comparison.outcome_file_name(cell)
     file.parent.mkdir()
@@ -118,7 +119,7 @@ def test_a_damaged_run_is_named(tmp_path: Path) -> None:
         outcomes([cell], tmp_path)
 
 
-def test_a_rule_that_was_changed_is_run_again(tmp_path: Path) -> None:
+def test_changed_rule_file_is_run_again(tmp_path: Path) -> None:
     file = tmp_path / "rule.py"
     file.write_text("def f(known):\n    return known.eligible.astype(float)\n")
     setting = ExplorationSettings("chain", goal_rule=f"{file}:f")
@@ -128,13 +129,13 @@ def test_a_rule_that_was_changed_is_run_again(tmp_path: Path) -> None:
     assert method_comparison.outcome_file_name(setting) != before
 
 
-def test_audit_stop_of_a_run_that_ended_wrong_is_never() -> None:
-    """On the fan DisCo stops by itself without the goal: no budget would help."""
+def test_run_with_a_wrong_answer_has_no_audit_stop() -> None:
+    """On the fan DisCo stops without the goal, whatever the budget."""
     record = measure(ExplorationSettings("fan", method="disco", method_args={"constants": "scaled=0.01"}, radius=4.0))
     assert "| never | - | 0/1 |" in make_score_table(compute_scores([record])).to_markdown()
 
 
-def test_table_and_figure_show_everyone() -> None:
+def test_table_and_figure_show_all_methods() -> None:
     won, lost = (
         measure(GRID),
         measure(ExplorationSettings(**{**GRID.__dict__, "goal_rule": "unigoal", "budget": 400})),
@@ -152,7 +153,7 @@ def test_table_and_figure_show_everyone() -> None:
     assert len(draw_curve_plots(plots).axes) == 1
 
 
-def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_compare_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     command = ["compare", "chain", "--radius", "5", "--goal-rules", "adagoal,unigoal", "--seeds", "1", "--jobs", "1"]
     assert run_command_line([*command, "--out", str(tmp_path), "--json"]) == 0
     shown = json.loads(capsys.readouterr().out)
@@ -188,7 +189,9 @@ def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         ),
     ],
 )
-def test_bad_input(arguments: list[str], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_bad_input_gives_one_line_error(
+    arguments: list[str], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     given = arguments if "--radius" in arguments else [*arguments, "--radius", "5"]
     assert run_command_line(["compare", "--out", str(tmp_path), *given]) == 2
     assert not list(tmp_path.iterdir()), "said before anything is run"
@@ -197,8 +200,8 @@ def test_bad_input(arguments: list[str], said: str, tmp_path: Path, capsys: pyte
     assert error.count("\n") == 1
 
 
-def test_a_small_screen_shows_what_ended_last() -> None:
-    """Five rules end, then the first one again with another seed: there is room for three rows."""
+def test_small_screen_shows_the_latest_runs() -> None:
+    """Five rules end, then the first one with another seed; the screen has three rows."""
     record = measure(ExplorationSettings("chain", radius=5.0, budget=200))
     ended = ["adagoal", "unigoal", "raregoal", "mega", "goid", "adagoal"]
     records = [{**record, "setting": {**record["setting"], "goal_rule": rule}} for rule in ended]
@@ -208,8 +211,8 @@ def test_a_small_screen_shows_what_ended_last() -> None:
     assert live_score_table(records, 5).row_count == 5
 
 
-def test_one_goal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The audit is about the goals that were asked for, so that a method for one goal can be compared."""
+def test_methods_for_one_goal_can_be_compared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The audit covers the requested goals only."""
     line = [
         "compare",
         "chain",
@@ -234,15 +237,15 @@ def test_one_goal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert [(row["stopped"], row["holds"]) for row in json.loads(capsys.readouterr().out)] == [(1, 1), (1, 1)]
 
 
-def test_the_start_as_the_only_goal_takes_no_steps(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_start_as_the_only_goal_takes_no_steps(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     line = ["compare", "chain", "--radius", "4", "--goals", "0", "--seeds", "1", "--jobs", "1", "--quiet"]
     assert run_command_line([*line, "--out", str(tmp_path), "--json"]) == 0
     assert [row["own_stop"] for row in json.loads(capsys.readouterr().out)] == [0.0, 0.0]
     assert (tmp_path / "figure.png").exists()
 
 
-def test_what_a_killed_comparison_left_unfinished_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A figure is drawn before its file is opened; what a kill leaves all the same, the next run removes."""
+def test_files_of_a_killed_comparison_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A figure is drawn before its file is opened. The next run removes files left by a kill."""
     line = ["compare", "chain", "--radius", "4", "--epsilon", "3", "--goals", "1", "--seeds", "1", "--jobs", "1"]
     line += ["--goal-rules", "adagoal", "--quiet", "--out", str(tmp_path)]
     parts: list[Path] = []
@@ -262,12 +265,12 @@ def test_what_a_killed_comparison_left_unfinished_is_removed(tmp_path: Path, mon
     assert (tmp_path / "mine.part").exists()
 
 
-def test_world_without_a_model() -> None:
+def test_environment_without_a_model_gives_one_line_error() -> None:
     with pytest.raises(InputError, match="the exact model of"):
         method_comparison.build_settings({"MiniGrid-Empty-5x5-v0": {"radius": 5.0}}, ["certified"], ["adagoal"], 1)
 
 
-def test_looks_are_few() -> None:
+def test_audits_are_few() -> None:
     looks: list[int] = []
 
     class Counting(AnytimeAuditor):
@@ -290,8 +293,8 @@ def test_looks_are_few() -> None:
     )
 
 
-def test_from_python() -> None:
-    """The table, its HTML and its figure; the same numbers as the command line."""
+def test_compare_from_python() -> None:
+    """Table, HTML and figure have the numbers of the command line."""
     comparison = adagoal.compare("chain", ["certified", "bayes"], radius=4, goal_rules="adagoal", seeds=2, budget=2000)
     assert repr(comparison) == "<Comparison in chain: 2 methods and goal rules, 4 runs>"
     assert "| chain | certified | adagoal | 2 |" in str(comparison)

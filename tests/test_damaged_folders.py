@@ -1,4 +1,4 @@
-"""Damaged and forged run folders: nothing altered is accepted, nothing hangs or runs, and every error is a line."""
+"""Damaged and forged run folders are refused with one line, without a hang and without running their code."""
 
 import os
 import shutil
@@ -21,38 +21,38 @@ from adagoal.runs.run_folder import (
     read_manifest,
     read_saved_run,
 )
-from sample_folder import KIND, build, look, look_results, look_state, state
+from sample_folder import KIND, read_numbers, read_results, read_state, state, write_folder
 
 
 @pytest.fixture
-def unsynced(monkeypatch):
-    """Many saves in little time: what syncing is for, no test can see."""
+def skip_file_sync(monkeypatch):
+    """Skip syncing to disk, which these tests do not need."""
     monkeypatch.setattr(os, "fsync", lambda handle: None)
 
 
-def names_it(error: InputError, path: Path) -> None:
-    """One line that names the file, or the folder."""
+def is_one_line_with_name(error: InputError, path: Path) -> None:
+    """Whether the message is one line that names the file or the folder."""
     assert str(path) in str(error)
     assert "\n" not in str(error)
 
 
 def outcome(path: Path) -> str:
-    """What a reader makes of a damaged folder; whatever is accepted must be genuine."""
+    """Return how a reader handles a damaged folder; fail if it accepts altered content."""
     try:
         with damaged_folders.within(20):
             notes: list[str] = []
 
             def load(saved: SavedRun) -> int:
-                number = look_state(saved)
+                number = read_state(saved)
                 notes.extend(saved.damage_notes)
                 return number
 
             number = read_saved_run(path, load)
             assert number in (2, 3)
             assert number == 3 or any("the checkpoint before it is used" in note for note in notes)
-            assert read_saved_run(path, look_results) == 3
+            assert read_saved_run(path, read_results) == 3
     except InputError as error:
-        names_it(error, path)
+        is_one_line_with_name(error, path)
         return "refused"
     return "accepted" if not notes else "fell back"
 
@@ -65,7 +65,7 @@ def try_damages(template: Path, tmp_path: Path, seed: int, flips: int) -> dict[s
         damage(path)
         try:
             verdict = outcome(path)
-            # A damaged file of the newest state is never read as if nothing had happened.
+            # A damaged file of the newest state is never accepted silently.
             needed = not label.startswith((MANIFEST_BACKUP_FILE, f"{CHECKPOINTS_FOLDER}/checkpoint-000002"))
             assert (verdict != "accepted") == needed or "swapped" in label
             if " bit " not in label and not label.startswith(
@@ -74,7 +74,7 @@ def try_damages(template: Path, tmp_path: Path, seed: int, flips: int) -> dict[s
                 with damaged_folders.within(20), open_locked_folder(path, KIND) as folder:
                     folder.start_new_run()
                     folder.save_files(state(3))
-                assert look(path) == (3, None)  # every damaged run can be replaced
+                assert read_numbers(path) == (3, None)  # every damaged run can be replaced
         except BaseException as error:
             raise AssertionError(f"{label}: {type(error).__name__}: {error}") from error
         found[verdict] = found.get(verdict, 0) + 1
@@ -83,43 +83,43 @@ def try_damages(template: Path, tmp_path: Path, seed: int, flips: int) -> dict[s
     return found
 
 
-def test_no_damage_is_taken_for_genuine(tmp_path, unsynced):
-    found = try_damages(build(tmp_path / "run", 1, 2, 3), tmp_path, seed=0, flips=15)
+def test_no_damaged_folder_is_accepted(tmp_path, skip_file_sync):
+    found = try_damages(write_folder(tmp_path / "run", 1, 2, 3), tmp_path, seed=0, flips=15)
     assert sum(found.values()) > 250
     assert found["refused"] > 100
     assert found["fell back"] > 50
 
 
 @pytest.mark.slow
-def test_no_single_bit_of_any_file_can_be_turned_unseen(tmp_path, unsynced):
-    run = build(tmp_path / "run", 1, 2, 3)
+def test_every_bit_flip_is_detected(tmp_path, skip_file_sync):
+    run = write_folder(tmp_path / "run", 1, 2, 3)
     found = try_damages(run, tmp_path, seed=1, flips=1000)
     assert sum(found.values()) > 5000
 
 
-def test_a_damaged_checkpoint_is_not_kept_as_the_older_one(tmp_path):
-    run = build(tmp_path, 1, 2, 3)
+def test_damaged_checkpoint_is_not_kept_as_backup(tmp_path):
+    run = write_folder(tmp_path, 1, 2, 3)
     damaged_folders.flip(run / CHECKPOINTS_FOLDER / "checkpoint-000003.npz", 999)
     with open_locked_folder(run, KIND) as folder:
-        assert look_state(folder.saved_run) == 2
+        assert read_state(folder.saved_run) == 2
         folder.save_files(state(4))
     assert sorted(os.listdir(run / CHECKPOINTS_FOLDER)) == ["checkpoint-000002.npz", "checkpoint-000004.npz"]
 
 
-def test_a_damaged_manifest_is_replaced_by_its_copy_with_a_note(tmp_path):
-    run = build(tmp_path, 1, 2)
+def test_damaged_manifest_is_replaced_by_its_backup_with_a_warning(tmp_path):
+    run = write_folder(tmp_path, 1, 2)
     damaged_folders.flip(run / MANIFEST_FILE, 100)
     saved = find_saved_run(run)
     assert "its copy manifest.backup.json is used" in saved.damage_notes[0]
-    assert look(run) == (2, 2)
+    assert read_numbers(run) == (2, 2)
     with open_locked_folder(run, KIND) as folder:
         folder.save_files(state(3))
-    assert look(run) == (3, 2)
+    assert read_numbers(run) == (3, 2)
     assert find_saved_run(run).damage_notes == []
 
 
-def test_both_checkpoints_damaged_is_one_line(tmp_path):
-    run = build(tmp_path, 1, 2)
+def test_two_damaged_checkpoints_give_one_line_error(tmp_path):
+    run = write_folder(tmp_path, 1, 2)
     for name in os.listdir(run / CHECKPOINTS_FOLDER):
         damaged_folders.flip(run / CHECKPOINTS_FOLDER / name, 50)
     with pytest.raises(InputError, match=r"checkpoint-000002.npz: altered or damaged \(its content does not match"):
@@ -149,9 +149,9 @@ def change(name, value):
     ],
 )
 def test_forged_arrays_are_refused_by_the_schema(tmp_path, damage, reason):
-    damaged_folders.forged_arrays(build(tmp_path, 1), f"{CHECKPOINTS_FOLDER}/checkpoint-000001.npz", damage)
+    damaged_folders.forged_arrays(write_folder(tmp_path, 1), f"{CHECKPOINTS_FOLDER}/checkpoint-000001.npz", damage)
     with pytest.raises(InputError, match=f"checkpoint-000001.npz: damaged or not readable .entry {reason}"):
-        look(tmp_path)
+        read_numbers(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -159,9 +159,9 @@ def test_forged_arrays_are_refused_by_the_schema(tmp_path, damage, reason):
 )
 def test_forged_facts_are_refused_by_the_schema(tmp_path, facts):
     name = f"{CHECKPOINTS_FOLDER}/checkpoint-000001.npz"
-    damaged_folders.forged_arrays(build(tmp_path, 1), name, change("__facts__", np.frombuffer(facts, np.uint8)))
+    damaged_folders.forged_arrays(write_folder(tmp_path, 1), name, change("__facts__", np.frombuffer(facts, np.uint8)))
     with pytest.raises(InputError, match=r"checkpoint-000001.npz: damaged or not readable \((it|steps) "):
-        look(tmp_path)
+        read_numbers(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -176,18 +176,18 @@ def test_forged_facts_are_refused_by_the_schema(tmp_path, facts):
     ],
 )
 def test_forged_json_is_refused_by_the_schema(tmp_path, damage, reason):
-    damaged_folders.forged_json(build(tmp_path, 1), "result.json", damage)
+    damaged_folders.forged_json(write_folder(tmp_path, 1), "result.json", damage)
     with pytest.raises(InputError, match=f"result.json: damaged or not readable .{reason}"):
-        look(tmp_path)
+        read_numbers(tmp_path)
 
 
 @pytest.mark.parametrize("label", damaged_folders.ARCHIVES)
 def test_forged_archives_are_refused_before_they_are_unpacked(tmp_path, label):
-    build(tmp_path, 1)
+    write_folder(tmp_path, 1)
     damaged_folders.forged(tmp_path, f"{CHECKPOINTS_FOLDER}/checkpoint-000001.npz", damaged_folders.ARCHIVES[label]())
     with damaged_folders.within(5), pytest.raises(InputError, match=r"checkpoint-000001.npz: damaged or not readable"):
-        look(tmp_path)
-    if label not in ("an empty zip", "a huge size times zero"):  # which hold nothing, and no harm
+        read_numbers(tmp_path)
+    if label not in ("an empty zip", "a huge size times zero"):  # these are empty and harmless
         path = tmp_path / CHECKPOINTS_FOLDER / "checkpoint-000001.npz"
         damaged = pytest.raises(InputError, match=r"checkpoint-000001.npz: damaged or not readable")
         with damaged, file_io.report_read_errors(path), path.open("rb") as file:
@@ -196,15 +196,15 @@ def test_forged_archives_are_refused_before_they_are_unpacked(tmp_path, label):
 
 
 @pytest.mark.parametrize("label", damaged_folders.JSON_TEXTS)
-def test_forged_texts_are_refused(tmp_path, label):
-    build(tmp_path, 1)
+def test_forged_json_texts_are_refused(tmp_path, label):
+    write_folder(tmp_path, 1)
     damaged_folders.forged(tmp_path, "result.json", damaged_folders.JSON_TEXTS[label])
     with damaged_folders.within(5), pytest.raises(InputError, match=r"result.json: damaged or not readable"):
-        look(tmp_path)
+        read_numbers(tmp_path)
 
 
-def test_a_forged_manifest_cannot_name_files_outside_the_folder(tmp_path):
-    run, outside = build(tmp_path / "run", 1), tmp_path / "outside.txt"
+def test_forged_manifest_cannot_name_files_outside_the_folder(tmp_path):
+    run, outside = write_folder(tmp_path / "run", 1), tmp_path / "outside.txt"
     outside.write_text("years of work")
     manifest, _ = read_manifest(run / MANIFEST_FILE)
     for name in ("../outside.txt", "/etc/passwd", ".hidden", "a/../../outside.txt"):
@@ -217,8 +217,8 @@ def test_a_forged_manifest_cannot_name_files_outside_the_folder(tmp_path):
     assert outside.exists()
 
 
-def test_a_link_in_place_of_the_data_folder_is_not_followed(tmp_path):
-    run, other = build(tmp_path / "run", 1), tmp_path / "other"
+def test_symbolic_link_instead_of_the_data_folder_is_not_followed(tmp_path):
+    run, other = write_folder(tmp_path / "run", 1), tmp_path / "other"
     shutil.move(run / CHECKPOINTS_FOLDER, other)
     (other / "notes-000001.txt").write_text("years of work")
     (run / CHECKPOINTS_FOLDER).symlink_to(other)

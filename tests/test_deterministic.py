@@ -1,4 +1,4 @@
-"""Lemma 12: bounds in hops, against every way in which the unseen mass could be spread over the pairs."""
+"""Lemma 12: hop bounds hold however the unseen mass is distributed over the pairs."""
 
 import numpy as np
 import pytest
@@ -15,11 +15,11 @@ from transition_recording import record_transition
 LOG = 4.4
 
 
-def walked(rng, states, actions, tries):
-    """Counts of a deterministic world, with some pairs never tried, and its map."""
+def random_counts(rng, states, actions, tries):
+    """Return counts of a deterministic model with some untried pairs, and its map."""
     counts = TransitionCounts(states, actions, start=0)
     to = rng.integers(states, size=states * actions)
-    to[: states * actions : actions] = np.minimum(np.arange(states) + 1, states - 1)  # the first action goes on
+    to[: states * actions : actions] = np.minimum(np.arange(states) + 1, states - 1)  # the first action moves forward
     n = np.where(rng.random(len(to)) < 0.95, (tries * rng.random(len(to)) ** 2).astype(int) + 1, 0)
     n[:actions] = tries
     for x in np.flatnonzero(n):
@@ -30,8 +30,8 @@ def walked(rng, states, actions, tries):
     return counts, to, deterministic.read_deterministic_map(counts, visits, LOG)
 
 
-def worlds(rng, counts, to, goal, bad):
-    """Worlds that the map allows: unseen mass on one pair alone, on some, or on all, to the best or the worst state."""
+def possible_models(rng, counts, to, goal, bad):
+    """Yield models that fit the map: unseen mass on one, some or all pairs, to the best or the worst state."""
     pairs = np.flatnonzero(counts.n)
     for kind in range(12):
         share = np.zeros(len(to))
@@ -47,8 +47,8 @@ def worlds(rng, counts, to, goal, bad):
         yield model_from_rows(rows, counts.n_actions, start=0)
 
 
-def twin(counts, visits, goal):
-    """hops_g of lemma 12, straight from docs/theory-sharper.md."""
+def reference(counts, visits, goal):
+    """Return hops_g of lemma 12, as written in docs/theory-sharper.md."""
     states, actions, best = counts.n_states, counts.n_actions, 0.0
     state, to = np.arange(states * actions) // actions, counts.successor[:, 0]
     single = (counts.support == 1) & (visits > 0)
@@ -77,37 +77,37 @@ def twin(counts, visits, goal):
 
 
 @pytest.mark.parametrize("seed", range(30))
-def test_bounds_in_hops_hold_in_every_world_that_the_counts_allow(seed):
+def test_hop_bounds_hold_in_every_model_that_fits_the_counts(seed):
     rng = np.random.default_rng(seed)
-    counts, to, known = walked(rng, states=9, actions=3, tries=int(10 ** rng.uniform(1, 3)))
+    counts, to, known = random_counts(rng, states=9, actions=3, tries=int(10 ** rng.uniform(1, 3)))
     at = np.arange(9)[:, None]
     upper, most = deterministic.hop_upper_bounds(known, at, 9)
     tight = 0
     for goal in rng.choice(np.arange(1, 9), 3, replace=False):
         lower = deterministic.hop_lower_bounds(known, at, np.array([goal]), np.zeros(1))[0]
-        assert lower == pytest.approx(max(twin(counts, counts.n.astype(float), goal), 1.0))
-        for other in worlds(rng, counts, to, int(goal), bad=False):
+        assert lower == pytest.approx(max(reference(counts, counts.n.astype(float), goal), 1.0))
+        for other in possible_models(rng, counts, to, int(goal), bad=False):
             best = solver.optimal_values(other, np.array([goal]))[0, 0]
             assert lower <= best + 1e-9
             tight += lower > 0.8 * best
         if np.isfinite(upper[goal]):
             policies = np.zeros((9, 9), np.int16)
             deterministic.write_hop_policies(known, at, np.array([goal]), most[[goal]], policies)
-            for other in worlds(rng, counts, to, int(goal), bad=True):
+            for other in possible_models(rng, counts, to, int(goal), bad=True):
                 assert solver.policy_values(other, policies[goal], int(goal))[0] <= upper[goal] + 1e-9
     assert tight or counts.n.max() < 100
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_a_goal_that_was_never_seen_is_far_but_not_too_far(seed):
-    """Its only way in is what was never seen: a policy goes in a circle and waits for that."""
+def test_unseen_goal_has_a_large_but_valid_lower_bound(seed):
+    """Only unseen transitions lead to the goal, so a policy can only loop until one occurs."""
     rng = np.random.default_rng(seed)
     tries, states = int(rng.integers(10, 60)), int(rng.integers(2, 7))
     counts = TransitionCounts(states + 1, 2, start=0)
     to = rng.integers(states, size=2 * states + 2)
     to[: 2 * states : 2] = np.minimum(np.arange(states) + 1, states - 1)
     if seed % 2:
-        to[1::2] = 0  # circles through the start
+        to[1::2] = 0  # loops through the start
     n = rng.integers(tries // 2, 2 * tries, size=len(to))
     for x in range(2 * states):
         record_transition(counts, *divmod(x, 2), int(to[x]))
@@ -123,11 +123,11 @@ def test_a_goal_that_was_never_seen_is_far_but_not_too_far(seed):
         least = min(least, solver.optimal_values(model_from_rows(rows, 2, start=0), np.array([states]))[0, 0])
     assert lower <= least + 1e-9
     assert lower >= 0.4 * least
-    assert lower == pytest.approx(twin(counts, n.astype(float), states))
+    assert lower == pytest.approx(reference(counts, n.astype(float), states))
 
 
-def test_the_unseen_mass_counts_once():
-    """A corridor whose pairs were all tried 100 times: the loss does not grow with the square of its length."""
+def test_unseen_mass_counts_once():
+    """A corridor with 100 tries of every pair: the loss does not grow with the square of its length."""
     for length in (10, 20, 40):
         counts = TransitionCounts(length + 1, 1, start=0)
         for s in range(length):
@@ -139,7 +139,7 @@ def test_the_unseen_mass_counts_once():
         assert lower[0] == pytest.approx(1 + (length - 1) * (1 - LOG / 100))
 
 
-def test_no_map_without_a_known_start():
+def test_deterministic_map_needs_a_known_start():
     counts = TransitionCounts(3, 2, start=0)
     record_transition(counts, 0, 0, 1)
     assert deterministic.read_deterministic_map(counts, np.array([5.0, 0, 0, 0, 0, 0]), LOG) is None
@@ -150,15 +150,15 @@ def test_no_map_without_a_known_start():
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_deterministic_worlds_are_certified_and_audited(seed):
+def test_deterministic_models_are_certified_and_audited(seed):
     world = extra_models.random_deterministic(n_states=14, n_actions=3, seed=seed)
     result = adagoal.explore(world, radius=6, epsilon=1.0, seed=seed)
     assert result.status.finished
     assert adagoal.audit(result).ok
 
 
-def test_hops_are_counted_beyond_the_accuracy():
-    """A reset that is only believed adds to the error, so that half of epsilon is kept for it."""
+def test_hop_bounds_with_an_uncertain_reset():
+    """An uncertain reset adds to the error, so half of epsilon is reserved for it."""
     counts, n = TransitionCounts(9, 1, start=0), 8
     estimates = CertifiedExplorer(counts, 9, L=9.0, epsilon=1.0, delta=0.1)
     errors = []

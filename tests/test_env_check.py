@@ -1,4 +1,4 @@
-"""``check_env`` tells before a run what the run would meet."""
+"""``check_env`` reports problems of an environment before a run."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ import adagoal
 from adagoal.cli.main import run_command_line
 from adagoal.deep.pointmass import PointMass
 from adagoal.envs import toy_models
-from model_env import Aliased, Breaking, Impatient, ModelEnv, NoReset, PairEnv, with_terminal
+from model_env import Aliased, Breaking, ModelEnv, NoReset, PairEnv, SelfTruncating, with_terminal
 
 SLIPPERY = toy_models.chain_model(n_states=6, slip=0.1)
 
 
-def test_a_clean_environment() -> None:
+def test_correct_environment_passes() -> None:
     check = adagoal.check_env(ModelEnv(with_terminal(toy_models.chain_model(n_states=6, slip=0.1), 5)))
     assert check.ok
     assert (check.errors, check.void, check.warnings, check.exit_code) == ([], [], [], 0)
@@ -41,7 +41,7 @@ def test_a_clean_environment() -> None:
     assert str(check).splitlines()[0].endswith(": adagoal can explore it")
 
 
-def test_numbers_on_the_fly_and_a_random_start() -> None:
+def test_states_numbered_as_found_and_random_start_are_reported() -> None:
     check = adagoal.check_env(PairEnv(SLIPPERY, (0, 3)), max_states=50)
     assert check.ok
     assert check.n_states is None
@@ -53,7 +53,7 @@ def test_numbers_on_the_fly_and_a_random_start() -> None:
 
 
 @pytest.mark.parametrize("kind", [Aliased, NoReset])
-def test_what_would_void_a_certificate(kind: type[ModelEnv]) -> None:
+def test_violations_that_void_a_certificate_are_reported(kind: type[ModelEnv]) -> None:
     check = adagoal.check_env(kind(toy_models.chain_model(n_states=12, slip=0.1)), steps=10_000)
     assert not check.ok
     assert check.exit_code == 1
@@ -61,7 +61,7 @@ def test_what_would_void_a_certificate(kind: type[ModelEnv]) -> None:
     assert "its certificates would be void" in str(check)
 
 
-def test_ends_that_are_not_always_ends() -> None:
+def test_state_that_ends_only_some_episodes_is_reported() -> None:
     class Merged(ModelEnv):
         def observe(self) -> int:
             return min(self.state, 2)
@@ -70,7 +70,7 @@ def test_ends_that_are_not_always_ends() -> None:
     assert any("ended the episode at one visit and not at another" in line for line in check.void)
 
 
-def test_an_environment_that_raises() -> None:
+def test_environment_error_is_reported() -> None:
     check = adagoal.check_env(Breaking(SLIPPERY))
     assert (check.exit_code, check.errors) == (1, [])
     assert any("the motor is on fire" in line for line in check.void)
@@ -93,15 +93,15 @@ def test_an_environment_that_raises() -> None:
         ("NoSuch-v0", "unknown environment"),
     ],
 )
-def test_what_cannot_be_used(name: str, said: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_unsupported_environments_are_reported(name: str, said: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert run_command_line(["check", name, "--json"]) == 2
     told = json.loads(capsys.readouterr().out)
     assert not told["ok"]
     assert said in " ".join(told["errors"])
 
 
-def test_a_module_of_the_current_folder_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where the user names it; and it hides nothing that is installed."""
+def test_module_in_the_current_folder_is_imported_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only if the user names it, and it does not hide an installed module."""
     (tmp_path / "switch_in_a_folder.py").write_text(
         "import gymnasium as gym\n\n"
         "class Switch(gym.Env):\n"
@@ -128,7 +128,7 @@ def test_a_module_of_the_current_folder_is_found(tmp_path: Path, monkeypatch: py
     assert run_command_line(["audit", "run", "--env", "switch_in_a_folder:Switch-v0"]) == 2, "no model is known"
 
 
-def test_a_generator_of_the_environment_s_own_and_seeds_that_do_not_decide() -> None:
+def test_unseeded_randomness_is_reported() -> None:
     class Own(ModelEnv):
         dice = np.random.default_rng(0)
 
@@ -148,7 +148,7 @@ def test_a_generator_of_the_environment_s_own_and_seeds_that_do_not_decide() -> 
     assert any("all episodes draw the same" in line for line in adagoal.check_env(Seeded(SLIPPERY), start_seed=1).void)
 
 
-def test_limits_masks_and_observations_outside_their_space() -> None:
+def test_time_limits_masks_and_observations_outside_their_space_are_reported() -> None:
     class Masked(ModelEnv):
         def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
             return super().reset(seed=seed)[0], {"action_mask": np.ones(2, np.int8)}
@@ -164,10 +164,10 @@ def test_limits_masks_and_observations_outside_their_space() -> None:
     outside = adagoal.check_env(Outside(SLIPPERY))
     assert outside.in_space is False
     assert outside.ok
-    assert any("truncated" in line for line in adagoal.check_env(Impatient(SLIPPERY)).warnings)
+    assert any("truncated" in line for line in adagoal.check_env(SelfTruncating(SLIPPERY)).warnings)
 
 
-def test_known_models_are_told(capsys: pytest.CaptureFixture[str]) -> None:
+def test_known_models_are_reported(capsys: pytest.CaptureFixture[str]) -> None:
     for name, states, fixed in (("two-room", 52, True), ("FrozenLake-v1", 16, True), ("Taxi-v4", 501, False)):
         check = adagoal.check_env(name)
         assert (check.ok, check.known_model, check.n_states, check.fixed_start) == (True, True, states, fixed)
@@ -179,7 +179,7 @@ def test_known_models_are_told(capsys: pytest.CaptureFixture[str]) -> None:
     assert "states declared          4" in capsys.readouterr().out
 
 
-def test_models_and_matrices_are_looked_at() -> None:
+def test_models_and_matrices_are_checked() -> None:
     matrix = SLIPPERY.kernel().toarray().reshape(6, 2, 6)
     for env, name in ((SLIPPERY, "chain"), (matrix, "matrix"), ([matrix[:, 0], matrix[:, 1]], "matrix")):
         brought = [sparse.csr_matrix(part) for part in env] if isinstance(env, list) else env
@@ -190,10 +190,10 @@ def test_models_and_matrices_are_looked_at() -> None:
     assert adagoal.check_env(matrix / 2).errors == ["state 0, action 0: the probabilities sum to 0.5, not to one"]
     assert adagoal.check_env(matrix, start="random").errors[0].startswith("start: random is for Gymnasium")
     assert adagoal.check_env(SLIPPERY, env_args={"slip": 0}).errors[0].startswith("env_args: chain is a complete model")
-    assert adagoal.check_env(SLIPPERY, set_goal=passed_over).errors[0].startswith("set_goal: works for")
+    assert adagoal.check_env(SLIPPERY, set_goal=ignored_hook).errors[0].startswith("set_goal: works for")
 
 
-def test_an_environment_that_hangs() -> None:
+def test_hanging_environment_is_reported() -> None:
     check = adagoal.check_env("failing_envs:Hangs-v0", step_timeout=1)
     assert check.exit_code == 1
     assert any("took longer than 1 s" in line for line in check.void)
@@ -204,7 +204,7 @@ def test_an_environment_that_hangs() -> None:
     assert "cannot be sent" in adagoal.check_env(ModelEnv(SLIPPERY), step_timeout=1).errors[0]
 
 
-def test_a_goal_conditioned_environment(capsys: pytest.CaptureFixture[str]) -> None:
+def test_goal_conditioned_environment_passes(capsys: pytest.CaptureFixture[str]) -> None:
     assert run_command_line(["check", "point-mass", "--json", "--steps", "200"]) == 0
     told = json.loads(capsys.readouterr().out)
     assert (told["goal_size"], told["time_limit"], told["steps"], told["warnings"]) == (2, 25, 200, [])
@@ -217,23 +217,23 @@ def test_a_goal_conditioned_environment(capsys: pytest.CaptureFixture[str]) -> N
     assert "error: --max-states: is for explorations; this environment is for adagoal train" in capsys.readouterr().out
 
 
-def test_a_goal_conditioned_environment_of_a_module_or_with_a_wrapper() -> None:
+def test_goal_conditioned_environment_from_a_module_or_with_a_wrapper() -> None:
     assert adagoal.check_env("adagoal.deep.pointmass:PointMass-v0", steps=50).errors == []
     assert adagoal.check_env(wrappers.TimeLimit(PointMass(), 7), steps=50).time_limit == 7
 
 
-def passed_over(env: Any, goal: Any) -> None:
+def ignored_hook(env: Any, goal: Any) -> None:
     """A hook that does nothing."""
 
 
-def test_what_a_training_would_do_with_an_odd_environment() -> None:
-    class Deaf(PointMass):
-        """Keeps its own goal, and has dice that nobody seeds."""
+def test_problems_for_training_are_reported() -> None:
+    class IgnoresGoals(PointMass):
+        """Ignores the chosen goal and uses an unseeded generator."""
 
         dice = np.random.default_rng(0)
 
         def set_goal(self, goal: Any) -> None:
-            """Passed over."""
+            """Ignore the goal."""
 
         def step(self, action: Any) -> Any:
             return super().step(action * self.dice.random())
@@ -252,7 +252,7 @@ def test_what_a_training_would_do_with_an_odd_environment() -> None:
             return super().step(action)
 
     class Picture(PointMass):
-        """Shows 576 numbers, so a training keeps about 2,300 bytes a step, twice."""
+        """Observations of 576 numbers, so training stores about 2,300 bytes per step, twice."""
 
         def _goal_observation(self) -> Any:
             seen = super()._goal_observation()
@@ -261,13 +261,13 @@ def test_what_a_training_would_do_with_an_odd_environment() -> None:
     picture = adagoal.check_env(Picture(), steps=50).memory
     assert picture is not None
     assert 0.8e9 + 2 * 400_000 * 576 * 4 < picture < 0.8e9 + 2 * 400_000 * 600 * 4
-    deaf = adagoal.check_env(Deaf(), steps=50)
+    deaf = adagoal.check_env(IgnoresGoals(), steps=50)
     assert deaf.ok
     assert deaf.takes_goals is False
     assert any("the environment has no time limit" in line for line in deaf.warnings)
     assert any("cannot set the goal of the environment" in line for line in deaf.plan)
     assert any("the same seed does not give the same steps" in line for line in deaf.warnings)
-    hooked = adagoal.check_env(Deaf(), set_goal=passed_over)
+    hooked = adagoal.check_env(IgnoresGoals(), set_goal=ignored_hook)
     assert (hooked.exit_code, hooked.errors[0].split(": ")[0]) == (2, "set_goal")
     assert "dense reward" in adagoal.check_env(Dense()).errors[0]
     assert "the motor is hot" in adagoal.check_env(Tired()).errors[0]
@@ -278,11 +278,11 @@ def test_what_a_training_would_do_with_an_odd_environment() -> None:
     )
 
 
-def test_an_environment_that_cannot_be_closed() -> None:
+def test_error_in_close_is_reported() -> None:
     assert adagoal.check_env("failing_envs:Unclosable-v0", steps=100).ok
 
 
-def test_stray_prints_are_counted_and_leave_the_json_alone(capfd: pytest.CaptureFixture[str]) -> None:
+def test_prints_of_the_environment_are_counted_and_kept_out_of_json(capfd: pytest.CaptureFixture[str]) -> None:
     assert run_command_line(["check", "failing_envs:Chatty-v0", "--json", "--steps", "300"]) == 0
     told = json.loads(capfd.readouterr().out)
     assert told["printed"] > 10
@@ -318,7 +318,7 @@ def test_wrong_arguments_are_named() -> None:
     assert "cannot be compared exactly" in adagoal.check_env(odd).errors[0]
 
 
-def test_the_command_names_its_options(capsys: pytest.CaptureFixture[str]) -> None:
+def test_command_names_its_options(capsys: pytest.CaptureFixture[str]) -> None:
     assert run_command_line(["check", "grid", "--env-arg", "foo=3"]) == 2
     assert "error: --env-arg: grid has no argument 'foo'; it accepts " in capsys.readouterr().out
     assert run_command_line(["check", "grid", "--env-arg", "foo=3", "--json"]) == 2

@@ -1,4 +1,4 @@
-"""Environments in a process of their own: the same run, and what happens when the process does not answer."""
+"""Environments in their own process: equal runs, and processes that hang, exit or are killed."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def remote(name: str, seconds: float = 20.0, **arguments: Any) -> GymAdapter:
     return world
 
 
-def test_the_same_run_as_in_this_process(tmp_path: Path) -> None:
+def test_run_equals_the_run_in_this_process(tmp_path: Path) -> None:
     here, there = (
         api.explore("failing_envs:Chain-v0", **EXPLORE, budget=3000, step_timeout=seconds) for seconds in (None, 20.0)
     )
@@ -43,14 +43,14 @@ def test_the_same_run_as_in_this_process(tmp_path: Path) -> None:
         assert array.tolist() == there.arrays[name].tolist()
 
 
-def test_states_without_declared_numbers_have_their_names_there_too() -> None:
+def test_labels_of_states_numbered_as_found_are_the_same() -> None:
     pytest.importorskip("minigrid")
     here, there = (registry.make_single_env("MiniGrid-Empty-5x5-v0", {}, None, None, s)[0] for s in (None, 60.0))
     assert same_counts(play(here, 500)[0], play(there, 500)[0])
     assert here.labels == there.labels
 
 
-def test_a_step_that_hangs_ends_the_run_and_voids_what_goes_on_after_it(tmp_path: Path) -> None:
+def test_hanging_step_ends_the_run_and_voids_its_resumption(tmp_path: Path) -> None:
     began = time.monotonic()
     arguments = ["explore", "failing_envs:Hangs-v0", "--radius", "8", "--epsilon", "0.5", "--out", str(tmp_path)]
     assert run_command_line([*arguments, "--step-timeout", "1", "--quiet"]) == 2
@@ -66,7 +66,7 @@ def test_a_step_that_hangs_ends_the_run_and_voids_what_goes_on_after_it(tmp_path
 
 
 @pytest.mark.parametrize(("name", "said"), [("Exits", "SystemExit: 7"), ("Crashes", "exit code 11")])
-def test_an_environment_that_ends_its_process_is_one_line_and_void_afterwards(
+def test_environment_that_ends_its_process_gives_one_line_error_and_voids_the_resumed_run(
     name: str, said: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     env = f"failing_envs:{name}-v0"
@@ -94,8 +94,8 @@ def test_an_environment_that_ends_its_process_is_one_line_and_void_afterwards(
     assert api.resume(tmp_path, 1200, trust=True).status == "void"
 
 
-def test_an_environment_that_ends_the_command_without_an_error_is_a_failure(tmp_path: Path) -> None:
-    """In the process of the command itself, where os._exit(0) would be a success."""
+def test_environment_that_exits_with_code_zero_is_a_failure(tmp_path: Path) -> None:
+    """In the process of the command itself, os._exit(0) would look like a success."""
     words = [
         "explore",
         "failing_envs:Leaves-v0",
@@ -119,14 +119,14 @@ def test_an_environment_that_ends_the_command_without_an_error_is_a_failure(tmp_
     assert any("failed in 1 transition" in line for line in kept.warnings)
 
 
-def test_a_process_that_was_killed_is_begun_anew_and_voids_nothing() -> None:
+def test_killed_process_is_restarted_without_voiding() -> None:
     result = api.explore("failing_envs:Dies-v0", **EXPLORE, env_args={"after": 500}, step_timeout=20, budget=1200)
     assert (result.status, result.steps, result.void) == ("budget", 1200, [])
     assert any("was killed (SIGKILL)" in line and "went on from a reset" in line for line in result.warnings)
     assert len([line for line in result.warnings if "was killed" in line]) == 1
 
 
-def test_a_kill_from_outside_between_two_steps() -> None:
+def test_kill_between_two_steps_does_not_void() -> None:
     world = remote("Chain")
     counts, _ = play(world, 400)
     body: Any = world._env.backend
@@ -137,20 +137,20 @@ def test_a_kill_from_outside_between_two_steps() -> None:
     assert any("was killed" in line for line in world.warnings)
 
 
-def test_a_process_that_is_killed_again_and_again_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_repeatedly_killed_process_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("adagoal.envs.gym_adapter.GymAdapter.MAX_CONSECUTIVE_KILLS", 1)
     with pytest.raises(EnvironmentFailure, match="was killed"):
         play(remote("Dies", after=1), 100)
 
 
-def test_an_environment_that_cannot_be_made_or_reset_in_time() -> None:
+def test_environment_that_cannot_be_created_or_reset_in_time_is_an_error() -> None:
     with pytest.raises(EnvironmentFailure, match=r"cannot be made \(SystemExit: no licence\)"):
         remote("Unmakeable")
     with pytest.raises(EnvironmentFailure, match="took longer than 1 s"):
         remote("Slow", 1.0)
 
 
-def test_an_object_cannot_be_sent() -> None:
+def test_environment_objects_are_refused() -> None:
     from adagoal.envs import toy_models
 
     with pytest.raises(InputError, match=r"^step_timeout: an environment object cannot be sent to another process"):
@@ -159,11 +159,11 @@ def test_an_object_cannot_be_sent() -> None:
         api.explore("failing_envs:Chain-v0", **EXPLORE, step_timeout=-1)
 
 
-def test_a_known_model_needs_no_process() -> None:
+def test_known_model_uses_no_process() -> None:
     assert api.explore("FrozenLake-v1", 3, budget=100, step_timeout=5).steps == 100
 
 
-def test_a_process_is_deaf_to_ctrl_c_before_its_first_import() -> None:
+def test_process_ignores_ctrl_c_from_its_start() -> None:
     worker = WorkerProcess(dict, "none")
     worker.start()
     assert worker.process is not None
@@ -174,7 +174,7 @@ def test_a_process_is_deaf_to_ctrl_c_before_its_first_import() -> None:
     assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, ())
 
 
-def test_a_bug_in_a_worker_keeps_its_traceback_and_is_no_failure_of_the_environment() -> None:
+def test_bug_in_a_worker_keeps_its_traceback() -> None:
     worker = WorkerProcess(Buggy, "none")
     worker.start()
     for kind, error in (("bug", KeyError), ("unpicklable", RuntimeError), ("answer", Exception)):
@@ -187,10 +187,10 @@ def test_a_bug_in_a_worker_keeps_its_traceback_and_is_no_failure_of_the_environm
     worker.stop()
 
 
-def test_an_object_that_cannot_be_made_in_a_worker_says_why() -> None:
+def test_object_that_cannot_be_created_in_a_worker_gives_its_error() -> None:
     worker = WorkerProcess(functools.partial(fail, "bug"), "none")
     worker.start()
-    for _ in range(2):  # every call says so
+    for _ in range(2):  # every call raises this error
         worker.send("step")
         with pytest.raises(KeyError) as raised:
             worker.receive(60)
@@ -198,19 +198,19 @@ def test_an_object_that_cannot_be_made_in_a_worker_says_why() -> None:
     worker.stop()
 
 
-def test_a_worker_that_closes_its_connection_was_not_killed_from_outside() -> None:
-    """The kill is ours, so a certificate must count the call as failed."""
+def test_worker_that_closes_its_connection_counts_as_failed() -> None:
+    """adagoal kills the worker itself here, so a certificate must count the call as failed."""
     worker = WorkerProcess(Buggy, "the worker")
     worker.start()
     worker.send("step", "close")
     process: Any = worker.process
-    process.join = lambda timeout=None: None  # it would wait for the end of the process
+    process.join = lambda timeout=None: None  # the default would wait for the process to end
     with pytest.raises(WorkerDied, match=r"^the worker closed its connection$") as raised:
         worker.receive(60)
     assert not isinstance(raised.value, WorkerKilled)
 
 
-def test_what_the_environment_raises_in_a_worker_is_the_cause() -> None:
+def test_environment_error_in_a_worker_is_the_cause() -> None:
     world = remote("Exits")
     with pytest.raises(EnvironmentFailure, match="SystemExit: 7") as raised:
         play(world, 2000)
@@ -227,7 +227,7 @@ UNGUARDED = "import adagoal\nadagoal.explore('FrozenLake-v1', radius=3, workers=
         ("-", "but <stdin> is not a file; save the script as a file"),
     ],
 )
-def test_a_script_without_a_guard_is_told(place: str, said: str, tmp_path: Path) -> None:
+def test_script_without_main_guard_gives_one_line_error(place: str, said: str, tmp_path: Path) -> None:
     (tmp_path / "script.py").write_text(UNGUARDED)
     where = str(tmp_path / place) if place != "-" else place
     call: dict[str, Any] = {"input": UNGUARDED, "capture_output": True, "text": True, "timeout": 120, "check": False}
@@ -237,7 +237,7 @@ def test_a_script_without_a_guard_is_told(place: str, said: str, tmp_path: Path)
     assert done.stderr.splitlines()[-1].endswith(f"worker processes import the script, {said}")
 
 
-def test_a_process_that_cannot_start_needs_no_end() -> None:
+def test_process_that_cannot_start_can_be_stopped() -> None:
     worker = WorkerProcess(lambda: None, "none")
     with pytest.raises((AttributeError, pickle.PicklingError)):
         worker.start()

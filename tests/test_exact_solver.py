@@ -22,7 +22,7 @@ from adagoal.planning.value_iteration import run_value_iteration
 from experiments import extra_models
 from experiments.exact_policies import optimal_policy, reachable_set
 
-WORLDS = {
+MODELS = {
     "two-room": toy_models.two_room_grid(),
     "open grid": toy_models.open_grid_model(),
     "lower bound": toy_models.lower_bound_instance(n_decisions=7, n_actions=3, radius=20, best=5),
@@ -40,7 +40,7 @@ WORLDS = {
 
 
 def with_reset(mdp: TabularMDP) -> NDArray[np.float64]:
-    """p[s, a, s'] with the reset as the last action; a terminal state has nothing else."""
+    """Return p[s, a, s'] with the reset as last action; a terminal state has only the reset."""
     p = np.zeros((mdp.n_states, mdp.n_actions + 1, mdp.n_states))
     for s in range(mdp.n_states):
         p[s, :, mdp.start] = 1.0
@@ -52,7 +52,7 @@ def with_reset(mdp: TabularMDP) -> NDArray[np.float64]:
 
 
 def by_linear_program(mdp: TabularMDP, goal: int) -> NDArray[np.float64]:
-    """max sum V  subject to  V(g) = 0  and  V(s) <= 1 + p V  for all pairs."""
+    """Return V by the linear program: max sum V subject to V(g) = 0 and V(s) <= 1 + p V for all pairs."""
     p = with_reset(mdp)
     states = [s for s in range(mdp.n_states) if s != goal]
     rows = np.concatenate([np.eye(mdp.n_states)[s] - p[s] for s in states])
@@ -79,9 +79,9 @@ def by_value_iteration(mdp: TabularMDP, goal: int, sweeps: int = 30_000) -> NDAr
     return V
 
 
-@pytest.mark.parametrize("name", WORLDS)
+@pytest.mark.parametrize("name", MODELS)
 def test_agrees_with_a_linear_program(name: str) -> None:
-    mdp = WORLDS[name]
+    mdp = MODELS[name]
     V = solver.optimal_values(mdp)
     for goal in np.flatnonzero(np.isfinite(V[mdp.start]))[:: max(1, mdp.n_states // 12)].tolist():
         np.testing.assert_allclose(V[:, goal], by_linear_program(mdp, goal), rtol=1e-6)
@@ -89,15 +89,15 @@ def test_agrees_with_a_linear_program(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["open grid", "lower bound", "trap chain", "sparse", "traps", "dense"])
 def test_agrees_with_value_iteration(name: str) -> None:
-    mdp = WORLDS[name]
+    mdp = MODELS[name]
     V = solver.optimal_values(mdp)
     for goal in np.flatnonzero(np.isfinite(V[mdp.start]))[:6].tolist():
         np.testing.assert_allclose(V[:, goal], by_value_iteration(mdp, goal), rtol=1e-10)
 
 
-@pytest.mark.parametrize("name", WORLDS)
+@pytest.mark.parametrize("name", MODELS)
 def test_greedy_policy_is_proper_and_attains_the_optimum(name: str) -> None:
-    mdp = WORLDS[name]
+    mdp = MODELS[name]
     V = solver.optimal_values(mdp)
     actions = optimal_policy(mdp, V)
     assert actions.dtype == np.int16
@@ -132,7 +132,7 @@ def test_rare_exit_is_found_by_policy_iteration(p: float, n_states: int) -> None
 
 
 @pytest.mark.parametrize("p", [0.01, 0.3])
-def test_trap_is_left_by_the_reset(p: float) -> None:
+def test_reset_leaves_a_trap(p: float) -> None:
     mdp = toy_models.trap_chain(n_states=6, p=p)
     q, V = 1 - p, solver.optimal_values(mdp)
     for g in range(1, 5):
@@ -143,7 +143,7 @@ def test_trap_is_left_by_the_reset(p: float) -> None:
 
 
 def test_unreachable_is_infinite_and_decided_on_the_graph() -> None:
-    # 3 is entered from 2 only, 2 from nowhere; 4 is reached from 2 with luck, else back to s0
+    # only 2 leads to 3, nothing leads to 2; 2 leads to 4 or back to s0
     mdp = model_from_rows([{1: 1.0}, {1: 1.0}, {3: 1.0}, {4: 0.5, 0: 0.5}, {4: 1.0}], 1)
     V = solver.optimal_values(mdp)
     inf = math.inf
@@ -159,7 +159,7 @@ def test_unreachable_is_infinite_and_decided_on_the_graph() -> None:
     np.testing.assert_allclose(solver.optimal_distances(tiny), [0, 1e12], rtol=1e-10)
 
 
-def test_terminal_states_know_only_the_reset() -> None:
+def test_terminal_states_have_only_the_reset() -> None:
     mdp = model_from_rows([{1: 1.0}, {2: 1.0}, {2: 1.0}], 1, terminal=np.array([False, True, False]))
     V = solver.optimal_values(mdp)
     assert V[:, 0].tolist() == [0, 1, 1]
@@ -168,7 +168,7 @@ def test_terminal_states_know_only_the_reset() -> None:
     assert solver.periodic_value(mdp, [[0, 0, 0]] * 3, 2) == math.inf
 
 
-def test_reset_bounds_the_diameter_and_its_absence_does_not() -> None:
+def test_only_the_reset_bounds_the_diameter() -> None:
     mdp = extra_models.separation_instance(eta=0.001, radius=5)
     V = solver.optimal_values(mdp)
     assert (1 + V[mdp.start] + 1e-9 >= V).all()
@@ -180,7 +180,7 @@ def test_reset_bounds_the_diameter_and_its_absence_does_not() -> None:
 
 @pytest.mark.parametrize("seed", range(20))
 def test_random_models_without_reset(seed: int) -> None:
-    """Without the reset the almost-sure sets matter; the greedy policy attains every finite value."""
+    """Without the reset, values are finite only on almost-sure sets; the greedy policy attains them."""
     mdp = extra_models.random_traps(n_states=12, n_actions=2, traps=3, branching=2, seed=seed)
     V = solver.optimal_values(mdp, reset=False)
     actions = optimal_policy(mdp, V, reset=False)
@@ -193,36 +193,36 @@ def test_random_models_without_reset(seed: int) -> None:
 
 
 def test_policy_iteration_alone_gives_the_same_values(monkeypatch: pytest.MonkeyPatch) -> None:
-    expected = {name: solver.optimal_values(mdp) for name, mdp in WORLDS.items()}
+    expected = {name: solver.optimal_values(mdp) for name, mdp in MODELS.items()}
     monkeypatch.setattr(solver, "MAX_IMPROVEMENT_SWEEPS", 1)
-    for name, mdp in WORLDS.items():
+    for name, mdp in MODELS.items():
         np.testing.assert_allclose(solver.optimal_values(mdp), expected[name], rtol=1e-10)
 
 
 @pytest.mark.parametrize(("goal", "cap", "left_out"), [(30, math.inf, 4), (5, 8.0, 38), (20, 20.0, 22)])
-def test_sweeps_agree_with_their_slow_twin(goal: int, cap: float, left_out: int) -> None:
-    mdp = WORLDS["two-room"]
+def test_sweeps_equal_reference(goal: int, cap: float, left_out: int) -> None:
+    mdp = MODELS["two-room"]
     model = to_sparse_model(mdp)
     hops = graph_kernels.hop_counts_to_goals(
         model, *graph_kernels.reversed_edges(model), to_target_goals(mdp, [goal]), cap
     )
-    twin, p = np.minimum(hops[:, 0], cap), with_reset(mdp)
+    reference, p = np.minimum(hops[:, 0], cap), with_reset(mdp)
     V, _ = value_iteration.run_value_iteration(model, to_target_goals(mdp, [goal]), hops, cap, 0.0, 3)
-    order = [s for s in np.argsort(twin, kind="stable") if s != goal and twin[s] < cap]
+    order = [s for s in np.argsort(reference, kind="stable") if s != goal and reference[s] < cap]
     others = [s for s in range(mdp.n_states) if s != goal and s not in order]
     assert len(others) == left_out
-    twin[others] = min(cap, 1.0 + twin[mdp.start])
+    reference[others] = min(cap, 1.0 + reference[mdp.start])
 
     def Q(s: int, a: int) -> float:
         if a == mdp.reset_action:
-            return cap if s == mdp.start else min(cap, 1.0 + twin[mdp.start])
+            return cap if s == mdp.start else min(cap, 1.0 + reference[mdp.start])
         away = np.arange(mdp.n_states) != s
         leaving = p[s, a, away].sum()
-        return float((1 + p[s, a, away] @ twin[away]) / leaving) if leaving > 0 else math.inf
+        return float((1 + p[s, a, away] @ reference[away]) / leaving) if leaving > 0 else math.inf
 
     def update(s: int, a: int) -> None:
-        twin[s] = Q(s, a)
-        twin[others] = min(cap, 1.0 + twin[mdp.start])
+        reference[s] = Q(s, a)
+        reference[others] = min(cap, 1.0 + reference[mdp.start])
 
     for _ in range(3):
         choice = {}
@@ -232,10 +232,10 @@ def test_sweeps_agree_with_their_slow_twin(goal: int, cap: float, left_out: int)
         for _ in range(value_iteration.EVALUATION_SWEEPS):
             for s in order:
                 update(s, choice[s])
-    np.testing.assert_allclose(V[:, 0], twin, rtol=1e-13)
+    np.testing.assert_allclose(V[:, 0], reference, rtol=1e-13)
 
 
-def test_two_room_numbers() -> None:
+def test_two_room_has_the_documented_values() -> None:
     mdp = toy_models.two_room_grid()
     distances = solver.optimal_distances(mdp)
     room_one = np.array([s for s in range(52) if distances[s] < 500])
@@ -250,16 +250,16 @@ def test_two_room_numbers() -> None:
 
 
 def test_goals_may_be_a_subset_in_any_order() -> None:
-    mdp = WORLDS["two-room"]
+    mdp = MODELS["two-room"]
     V = solver.optimal_values(mdp)
     np.testing.assert_array_equal(solver.optimal_values(mdp, [40, 3, 51]), V[:, [40, 3, 51]])
     assert optimal_policy(mdp, V[:, [5]], [5]).shape == (52, 1)
 
 
 @pytest.mark.parametrize("planner", [run_value_iteration, numpy_planners.exact])
-@pytest.mark.parametrize("name", WORLDS)
+@pytest.mark.parametrize("name", MODELS)
 def test_distances_within_a_radius(monkeypatch: pytest.MonkeyPatch, name: str, planner: Any) -> None:
-    mdp = WORLDS[name]
+    mdp = MODELS[name]
     distances = solver.optimal_distances(mdp)
     np.testing.assert_allclose(distances, solver.optimal_values(mdp)[mdp.start], rtol=1e-12)
     reached = np.unique(distances[np.isfinite(distances)])
@@ -272,7 +272,7 @@ def test_distances_within_a_radius(monkeypatch: pytest.MonkeyPatch, name: str, p
 
 
 def test_bad_input() -> None:
-    mdp = WORLDS["two-room"]
+    mdp = MODELS["two-room"]
     with pytest.raises(InputError, match=r"0\.\.51"):
         solver.optimal_values(mdp, [52])
     with pytest.raises(InputError, match="52"):

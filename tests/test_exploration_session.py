@@ -1,4 +1,4 @@
-"""A run's life: whose fault it is, who may end it, what is kept, and when a certificate is void."""
+"""Exploration sessions: failures, interruptions, saving, and void certificates."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from model_env import Drifting, ModelEnv
 
 
 class Fragile(ModelEnv):
-    """Raises in the 500th step, and is well again afterwards."""
+    """Raises once, in step 500."""
 
     steps, error = 0, RuntimeError("the motor is on fire")
 
@@ -49,10 +49,10 @@ def fragile() -> Fragile:
     return Fragile(toy_models.chain_model(n_states=6, slip=0.1))
 
 
-# --- whose fault it is ---
+# --- failures ---
 
 
-def test_a_bug_of_ours_keeps_its_traceback_and_what_was_learnt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bug_keeps_its_traceback_and_the_data_is_saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     plan, calls = CertifiedExplorer.exploration_plan, []
 
     def breaks(self: CertifiedExplorer) -> Any:
@@ -71,14 +71,14 @@ def test_a_bug_of_ours_keeps_its_traceback_and_what_was_learnt(tmp_path: Path, m
     assert adagoal.resume(tmp_path, budget=kept.steps + 1000).steps > kept.steps
 
 
-def test_a_bug_of_ours_is_not_called_bad_input(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bug_is_not_reported_as_bad_input(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(CertifiedExplorer, "exploration_plan", lambda self: self.no_such_thing)
     with pytest.raises(AttributeError):
         command(["explore", "grid", "--radius", "5", "--quiet", "--out", str(tmp_path)])
 
 
 @pytest.mark.parametrize("error", [RuntimeError("the motor is on fire"), SystemExit(3)])
-def test_an_environment_that_raises_is_named_with_its_cause(error: BaseException) -> None:
+def test_environment_failure_names_its_cause(error: BaseException) -> None:
     env = fragile()
     env.error = error  # type: ignore[assignment]
     with pytest.raises(EnvironmentFailure, match=f"Fragile raised {type(error).__name__}") as caught:
@@ -86,7 +86,7 @@ def test_an_environment_that_raises_is_named_with_its_cause(error: BaseException
     assert caught.value.__cause__ is error
 
 
-def test_a_rule_and_an_observer_that_raise_are_named() -> None:
+def test_failures_of_rule_and_observer_are_named() -> None:
     def breaks(_: Any) -> Any:
         raise KeyError("nothing")
 
@@ -99,16 +99,16 @@ def test_a_rule_and_an_observer_that_raise_are_named() -> None:
         adagoal.explore("grid", radius=8, observe=within)
 
 
-def test_what_an_observer_of_ours_raises_keeps_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_error_of_a_built_in_observer_is_raised_unchanged(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(CostEstimator, "_estimate_cost", lambda self, run: {}["a mistake of ours"])
     with pytest.raises(KeyError, match="a mistake of ours"):
         adagoal.explore("grid", radius=8, observe=CostEstimator(lambda run: None))
 
 
-# --- who may end it ---
+# --- observers that end a run ---
 
 
-def test_an_observer_that_returns_false_ends_the_run() -> None:
+def test_observer_that_returns_false_ends_the_run() -> None:
     calls: list[int] = []
 
     def enough(run: ExplorationRun) -> bool:
@@ -122,19 +122,19 @@ def test_an_observer_that_returns_false_ends_the_run() -> None:
 # --- void ---
 
 
-def test_a_lost_transition_voids_a_run_that_goes_on(tmp_path: Path) -> None:
+def test_lost_transition_voids_the_resumed_run(tmp_path: Path) -> None:
     env = fragile()
     with pytest.raises(EnvironmentFailure):
         adagoal.explore(env, radius=6, epsilon=3.0, out=tmp_path)
-    assert adagoal.load(tmp_path).status is Status.INTERRUPTED  # nothing was left out of what is known so far
+    assert adagoal.load(tmp_path).status is Status.INTERRUPTED  # the data so far is complete
     result = adagoal.resume(tmp_path, env=env)
     assert result.status is Status.VOID
     assert "1 transition" in result.void[0]
     assert result.certified_radius is None
 
 
-def test_drift_across_a_resume_is_seen(tmp_path: Path) -> None:
-    """Before the resume nothing has changed yet, after it nothing changes any more."""
+def test_drift_across_a_resume_is_detected(tmp_path: Path) -> None:
+    """The dynamics change exactly at the resume; each part alone looks stationary."""
     env = Drifting(toy_models.chain_model(n_states=6, slip=0.1))
     first = adagoal.explore(env, radius=8, epsilon=0.05, budget=3_990, out=tmp_path)
     assert (first.status, first.void) == (Status.BUDGET, [])
@@ -143,7 +143,7 @@ def test_drift_across_a_resume_is_seen(tmp_path: Path) -> None:
     assert any("changed during the run" in reason for reason in second.void)
 
 
-def test_void_is_an_exit_code_and_a_headline(
+def test_void_run_has_its_exit_code_and_headline(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("adagoal.envs.simulator.ModelSimulator.void_reasons", ["the sky fell"], raising=False)
@@ -164,7 +164,7 @@ def _all_but_void(self: Any, name: str, value: Any) -> None:
 # --- no code from a folder ---
 
 
-def test_a_rule_file_that_only_the_folder_names_is_not_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_rule_file_named_only_by_the_folder_is_not_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     mark, rule = tmp_path / "ran", tmp_path / "rule.py"
     text = "def even(known):\n    return known.eligible.astype(float)\n"
     rule.write_text(f"import pathlib; pathlib.Path({str(mark)!r}).touch()\n{text}")
@@ -181,7 +181,7 @@ def test_a_rule_file_that_only_the_folder_names_is_not_run(tmp_path: Path, capsy
     assert mark.exists()
 
 
-def test_a_module_that_only_the_folder_names_is_not_imported(
+def test_module_named_only_by_the_folder_is_not_imported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     mark = tmp_path / "ran"
@@ -197,11 +197,11 @@ def test_a_module_that_only_the_folder_names_is_not_imported(
     assert not mark.exists()
 
 
-# --- careless callers ---
+# --- bad input, other runs, signals and full disks ---
 
 
 @pytest.mark.parametrize("function", [adagoal.play, adagoal.load, adagoal.resume])
-def test_what_is_no_path_is_one_line(function: Any) -> None:
+def test_invalid_path_gives_one_line_error(function: Any) -> None:
     with pytest.raises(adagoal.InputError, match="must be the path of a run's folder, got 5"):
         function(5)
     with pytest.raises(adagoal.InputError, match="out: must be the path of a run's folder, got 5"):
@@ -232,20 +232,20 @@ LONG: Any = 10**5000
     ],
     ids=lambda given: next(iter(given)) if isinstance(given, dict) else "",
 )
-def test_what_is_too_large_or_of_another_kind_is_one_line(given: dict[str, Any], said: str) -> None:
+def test_too_large_values_and_wrong_types_give_one_line_error(given: dict[str, Any], said: str) -> None:
     with pytest.raises(adagoal.InputError, match=said) as told:
         adagoal.explore(**{"env": "chain", "radius": 4, **given})
     assert "\n" not in str(told.value)
 
 
 @pytest.mark.parametrize("function", [adagoal.play, adagoal.load, adagoal.resume, adagoal.transitions, adagoal.show])
-def test_a_path_that_is_too_long_is_one_line(function: Any) -> None:
+def test_too_long_path_gives_one_line_error(function: Any) -> None:
     with pytest.raises(adagoal.InputError, match="File name too long"):
         function("x" * 5000)
 
 
 @pytest.mark.parametrize("radius", ["auto", "all"])
-def test_a_finished_curriculum_is_resumed_and_has_nothing_left_to_do(tmp_path: Path, radius: str) -> None:
+def test_resume_of_a_finished_curriculum_does_nothing(tmp_path: Path, radius: str) -> None:
     chain = {"n_states": 4, "slip": 0.0}
     done = adagoal.explore("chain", radius, env_args=chain, out=tmp_path, budget=40_000)
     assert done.status == "certified"
@@ -255,8 +255,8 @@ def test_a_finished_curriculum_is_resumed_and_has_nothing_left_to_do(tmp_path: P
     assert again.certificates == done.certificates
 
 
-def test_a_curriculum_that_may_not_end_says_so() -> None:
-    """State 2 cannot be reached: no radius is large enough for all goals."""
+def test_curriculum_that_may_not_end_gives_a_warning() -> None:
+    """State 2 is unreachable, so no radius is large enough for all goals."""
     P = np.zeros((3, 1, 3))
     P[[0, 1, 2], 0, [1, 1, 2]] = 1.0
     radii = []
@@ -265,8 +265,8 @@ def test_a_curriculum_that_may_not_end_says_so() -> None:
     assert max(radii) == 128
 
 
-def test_a_run_on_another_model_is_not_lost(tmp_path: Path) -> None:
-    """Every matrix has the same name."""
+def test_run_on_another_model_is_not_overwritten(tmp_path: Path) -> None:
+    """All models given as matrices have the same name."""
     P = np.zeros((3, 1, 3))
     P[[0, 1, 2], 0, [1, 2, 2]] = 1.0
     Q = P.copy()
@@ -292,9 +292,7 @@ def test_a_run_on_another_model_is_not_lost(tmp_path: Path) -> None:
         ({"env": "chain", "goal_rule": lambda known: known.E}, "a goal rule that is a function"),
     ],
 )
-def test_a_run_of_which_nobody_can_tell_whether_it_is_the_same_is_not_lost(
-    tmp_path: Path, given: dict[str, Any], named: str
-) -> None:
+def test_run_that_cannot_be_compared_is_not_overwritten(tmp_path: Path, given: dict[str, Any], named: str) -> None:
     adagoal.explore(**given, radius=3, out=tmp_path / "run")
     before = (tmp_path / "run" / MANIFEST_FILE).read_bytes()
     with pytest.raises(adagoal.InputError, match=f"out: .* holds a finished run with {named}, which may differ"):
@@ -303,7 +301,7 @@ def test_a_run_of_which_nobody_can_tell_whether_it_is_the_same_is_not_lost(
     adagoal.explore(**given, radius=3, out=tmp_path / "run", overwrite=True)
 
 
-def test_nobody_interrupts_the_saving_of_what_was_learnt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ctrl_c_does_not_interrupt_a_save(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made = ExplorationSession.result
 
     def pressed(self: ExplorationSession, status: Status) -> adagoal.Result:
@@ -321,7 +319,7 @@ def press_twice() -> None:
     signal.raise_signal(signal.SIGINT)
 
 
-def test_a_second_ctrl_c_does_not_interrupt_code_of_ours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_second_ctrl_c_does_not_interrupt_adagoal_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rollout, calls = ModelSimulator.rollout, []
 
     def pressed(*given: Any) -> Any:
@@ -341,9 +339,7 @@ def test_a_second_ctrl_c_does_not_interrupt_code_of_ours(tmp_path: Path, monkeyp
 
 
 @pytest.mark.parametrize("error", [None, KeyboardInterrupt, SystemError])
-def test_a_second_ctrl_c_interrupts_an_environment_whatever_it_makes_of_it(
-    error: type[BaseException] | None, tmp_path: Path
-) -> None:
+def test_second_ctrl_c_interrupts_an_environment(error: type[BaseException] | None, tmp_path: Path) -> None:
     class Hanging(ModelEnv):
         steps = 0
 
@@ -383,7 +379,7 @@ print(result.status, int(result.arrays["visits"].sum()) - result.steps)
 """
 
 
-def test_a_burst_of_signals_loses_nothing(tmp_path: Path) -> None:
+def test_burst_of_signals_loses_no_data(tmp_path: Path) -> None:
     where = {**os.environ, "PYTHONPATH": str(Path(__file__).parent)}
     command = [sys.executable, "-c", BURST, str(tmp_path)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=where) as child:
@@ -397,7 +393,7 @@ def test_a_burst_of_signals_loses_nothing(tmp_path: Path) -> None:
     assert adagoal.load(tmp_path).steps > 20_000
 
 
-def test_a_disk_that_is_full_for_a_while_costs_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_run_continues_with_a_warning_while_the_disk_is_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     real, saves = run_folder.RunFolder._write_staged_file, iter([False, True])
 
     def full(self: run_folder.RunFolder, *arguments: Any) -> Any:
@@ -414,10 +410,10 @@ def test_a_disk_that_is_full_for_a_while_costs_nothing(tmp_path: Path, monkeypat
 
 
 @pytest.mark.parametrize("room", ["folder", "temporary", "nowhere"])
-def test_the_answer_of_a_run_is_rescued_from_a_full_disk(
+def test_result_is_saved_elsewhere_if_the_disk_is_full(
     room: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where there is room for it; and the run can go on from its last checkpoint."""
+    """The run can be resumed from its last checkpoint."""
     out, real, begun = tmp_path / "full", run_folder.RunFolder._write_staged_file, []
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
     (tmp_path / "temporary").mkdir()
@@ -445,10 +441,10 @@ def test_the_answer_of_a_run_is_rescued_from_a_full_disk(
     np.testing.assert_array_equal(adagoal.transitions(out)["action"], adagoal.transitions(tmp_path / "whole")["action"])
 
 
-def test_an_environment_that_changes_the_current_folder_moves_no_file(
+def test_environment_that_changes_the_current_folder_moves_no_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Nothing is written to the same relative path elsewhere, where another run may be."""
+    """Nothing is written to the same relative path in another folder, which may hold another run."""
     here, elsewhere = tmp_path / "here", tmp_path / "elsewhere"
     here.mkdir()
     adagoal.explore("chain", 3, 2.0, out=elsewhere / "run")
@@ -465,7 +461,7 @@ def test_an_environment_that_changes_the_current_folder_moves_no_file(
     assert {path: path.read_bytes() for path in elsewhere.rglob("*") if path.is_file()} == before
 
 
-def test_a_run_that_is_out_of_memory_says_where_it_is(
+def test_out_of_memory_error_names_the_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def greedy(self: CertifiedExplorer, wanted: Any) -> bool:
@@ -478,7 +474,7 @@ def test_a_run_that_is_out_of_memory_says_where_it_is(
 
 
 def checkpoint(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
-    """From which the run in the folder goes on, apart from the time that it took."""
+    """Return the checkpoint of a folder, without its seconds."""
     saved = find_saved_run(folder)
     assert saved is not None
     arrays, facts = saved.checkpoint_files().load_arrays("checkpoint.npz")
@@ -486,10 +482,8 @@ def checkpoint(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 @pytest.mark.parametrize("ended", ["budget", "interrupted"])
-def test_the_answer_of_a_run_that_ends_early_uses_all_its_data(
-    ended: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Goals that wait for their turn are brought up to date for the answer, and the run goes on as if they were not."""
+def test_result_of_an_early_end_uses_all_data(ended: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Goals with outdated bounds are updated for the result; this does not change the resumed run."""
     whole: dict[str, Any] = {"env": "two-room", "radius": 20, "epsilon": 2.0, "seed": 3}
     some: dict[str, Any] = {"budget": 20_000} if ended == "budget" else {"observe": lambda run: run.steps < 20_000}
     now = adagoal.explore(**whole, **some, out=tmp_path / "now")
@@ -503,7 +497,7 @@ def test_the_answer_of_a_run_that_ends_early_uses_all_its_data(
     for name, array in kept[0].items():
         np.testing.assert_array_equal(array, same[0][name])
     assert kept[1] == same[1]
-    if ended == "interrupted":  # a budget may cut a rollout in two, between which the goals are looked at once more
+    if ended == "interrupted":  # a budget may split a rollout, and then the goals are evaluated once more
         again, straight = adagoal.resume(tmp_path / "now", budget=25_000), adagoal.explore(**whole, budget=25_000)
         assert (again.steps, again.plans, again.certificates) == (straight.steps, straight.plans, straight.certificates)
 
@@ -514,8 +508,8 @@ SLOW = {"vtr": 1_000, "bayes": 500}
 
 
 @pytest.mark.parametrize("name", methods.METHODS)
-def test_the_seconds_of_a_run_count_planning_and_playing(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """For every method alike, so that seconds can be compared.
+def test_wall_seconds_count_planning_and_playing(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every method counts both, so seconds can be compared.
 
     Processor time of this thread stands for wall time, so a busy machine changes nothing. The first run compiles.
     """
@@ -524,7 +518,7 @@ def test_the_seconds_of_a_run_count_planning_and_playing(name: str, monkeypatch:
     goal = (3,) if name == "bpi-ucbvi" else None
     setting = ExplorationSettings(env, method=name, method_args=arguments, radius=6, epsilon=1.0, goal_space=goal)
     monkeypatch.setattr(time, "perf_counter", time.thread_time)
-    gc.disable()  # a collection would be charged to whoever happens to allocate
+    gc.disable()  # garbage collection would be charged to whichever code allocates
     try:
         for _ in range(2):
             world, _ = registry.make_single_env(env, {}, None, None)
@@ -537,7 +531,7 @@ def test_the_seconds_of_a_run_count_planning_and_playing(name: str, monkeypatch:
     assert 0.9 * took <= session.run.seconds <= took
 
 
-def test_the_seconds_of_a_run_leave_out_compilation(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wall_seconds_exclude_compilation(monkeypatch: pytest.MonkeyPatch) -> None:
     run = ExplorationSession.from_settings(
         ExplorationSettings("chain", radius=3),
         ModelSimulator(toy_models.chain_model()),

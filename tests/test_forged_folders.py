@@ -1,4 +1,4 @@
-"""Run folders against their reader, and runs against their folder: what must not be lost, accepted or executed."""
+"""Run folders: what must not be lost, accepted or executed."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """One run of each kind; that of the certified method has its report."""
+    """One run of each kind; the one of the certified method has a report."""
     place = tmp_path_factory.mktemp("runs")
     results = {name: adagoal.explore(**arguments, out=place / name) for name, arguments in SETTINGS.items()}
     write_report(results["certified"], place / "certified")
@@ -63,14 +63,14 @@ def content(folder: Path) -> dict[str, bytes]:
     return {name: (folder / name).read_bytes() for name in damaged_folders.run_files(folder)}
 
 
-def one_line(capsys: pytest.CaptureFixture[str]) -> str:
+def error_line(capsys: pytest.CaptureFixture[str]) -> str:
     error = capsys.readouterr().err
     assert error.startswith("error: ")
     assert error.count("\n") == 1
     return error
 
 
-# --- nothing is lost ---
+# --- existing runs are kept ---
 
 
 @pytest.mark.parametrize(
@@ -84,29 +84,27 @@ def one_line(capsys: pytest.CaptureFixture[str]) -> str:
         ["--goals", "99", "--overwrite"],
     ],
 )
-def test_bad_input_leaves_a_finished_run_as_it_was(
+def test_bad_input_does_not_change_a_finished_run(
     wrong: list[str], runs: dict[str, Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
     before = content(runs["certified"])
     assert command(["explore", "chain", "--radius", "6", *wrong, "--out", str(runs["certified"]), "--quiet"]) == 2
-    one_line(capsys)
+    error_line(capsys)
     assert content(runs["certified"]) == before
 
 
-def test_a_folder_in_which_a_run_is_alive_is_not_touched(
-    runs: dict[str, Path], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_folder_of_a_live_run_is_not_changed(runs: dict[str, Path], capsys: pytest.CaptureFixture[str]) -> None:
     folder = runs["certified"]
     before = content(folder)
     with folder_lock(folder):
         for arguments in (["explore", "chain", "--radius", "3", "--overwrite", "--out", str(folder)],
                           ["resume", str(folder)]):  # fmt: skip
             assert command([*arguments, "--quiet"]) == 2
-            assert "another run is writing there" in one_line(capsys)
+            assert "another run is writing there" in error_line(capsys)
     assert content(folder) == before
 
 
-def test_overwrite_replaces_the_old_run_with_the_first_checkpoint_of_the_new_one(
+def test_overwrite_replaces_the_old_run_at_the_first_checkpoint(
     runs: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = shutil.copytree(runs["auto"], tmp_path / "run")
@@ -124,7 +122,7 @@ def test_overwrite_replaces_the_old_run_with_the_first_checkpoint_of_the_new_one
     assert adagoal.load(folder).radius == 3
 
 
-def test_python_does_not_lose_another_run_either(runs: dict[str, Path]) -> None:
+def test_python_does_not_overwrite_another_run(runs: dict[str, Path]) -> None:
     with pytest.raises(adagoal.InputError, match=r"out: .* holds a run with another env_args and radius"):
         adagoal.explore("chain", 3, out=runs["certified"])
     with pytest.raises(adagoal.InputError, match=r"out: .* holds this run, unfinished; resume it with adagoal resume"):
@@ -145,8 +143,8 @@ def test_ctrl_c_during_the_start_leaves_no_folder(tmp_path: Path, monkeypatch: p
     assert not (tmp_path / "a").exists()
 
 
-def test_a_closed_terminal_is_a_request_to_end(tmp_path: Path) -> None:
-    signal.signal(signal.SIGHUP, signal.SIG_DFL)  # it may be ignored where the tests are run
+def test_hangup_signal_ends_the_run(tmp_path: Path) -> None:
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)  # the parent process may ignore this signal
 
     def hang_up(run: Any) -> None:
         os.kill(os.getpid(), signal.SIGHUP)
@@ -156,7 +154,7 @@ def test_a_closed_terminal_is_a_request_to_end(tmp_path: Path) -> None:
     assert adagoal.load(tmp_path).steps == result.steps > 0
 
 
-def test_a_full_disk_is_named_and_the_old_files_stay(
+def test_full_disk_is_reported_and_old_files_are_kept(
     runs: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = shutil.copytree(runs["certified"], tmp_path / "run")
@@ -176,7 +174,7 @@ def test_a_full_disk_is_named_and_the_old_files_stay(
     )
 
 
-def test_a_closed_pipe_is_no_error(runs: dict[str, Path]) -> None:
+def test_closed_pipe_is_not_an_error(runs: dict[str, Path]) -> None:
     for arguments in (["envs"], ["audit", str(runs["certified"])]):
         child = subprocess.Popen([sys.executable, "-m", "adagoal", *arguments],
                                  stdout=subprocess.PIPE, stderr=subprocess.PIPE)  # fmt: skip
@@ -189,7 +187,7 @@ def test_a_closed_pipe_is_no_error(runs: dict[str, Path]) -> None:
 # --- nothing altered is accepted ---
 
 
-def test_no_bit_of_a_result_can_be_turned_unseen(runs: dict[str, Path], tmp_path: Path) -> None:
+def test_bit_flips_in_a_result_are_detected(runs: dict[str, Path], tmp_path: Path) -> None:
     folder = shutil.copytree(runs["certified"], tmp_path / "run")
     genuine = (folder / "result.json").read_bytes()
     for bit in np.random.default_rng(0).choice(8 * len(genuine), 600, replace=False):
@@ -210,7 +208,7 @@ def test_no_bit_of_a_result_can_be_turned_unseen(runs: dict[str, Path], tmp_path
         damaged_folders.dangling,
     ],
 )
-def test_nothing_hangs(name: str, way: Any, runs: dict[str, Path], tmp_path: Path) -> None:
+def test_special_files_do_not_hang_readers(name: str, way: Any, runs: dict[str, Path], tmp_path: Path) -> None:
     for source in (runs["certified"], runs["auto"]):
         folder = shutil.copytree(source, tmp_path / source.name)
         files = [folder / name] if name != "checkpoint" else [*folder.glob("**/checkpoint*.npz")]
@@ -242,20 +240,20 @@ def test_nothing_hangs(name: str, way: Any, runs: dict[str, Path], tmp_path: Pat
         ({"kind": "training"}, "kind breaks the rule enum"),
     ],
 )
-def test_a_forged_result_is_one_line(
+def test_forged_result_gives_one_line_error(
     change: dict[str, Any], reason: str, runs: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = shutil.copytree(runs["certified"], tmp_path / "run")
     damaged_folders.forged_json(folder, "result.json", lambda data: data.update(change))
     for name in ("audit", "report", "play"):
         assert command([name, str(folder)]) == 2
-        error = one_line(capsys)
+        error = error_line(capsys)
         assert "result.json" in error
         assert reason in error
 
 
 def fact(*path: Any, value: Any) -> Any:
-    """Change one of the facts beside the arrays."""
+    """Change one of the facts stored beside the arrays."""
 
     def change(arrays: dict[str, Any]) -> None:
         facts = inner = json.loads(arrays["__facts__"].tobytes())
@@ -340,10 +338,10 @@ def at(name: str, value: Any) -> Any:
         ("certified", at("past_steps", 10**12), "'past_steps' does not rise"),
     ],
 )
-def test_a_forged_checkpoint_is_one_line(
+def test_forged_checkpoint_gives_one_line_error(
     run: str, change: Any, reason: str, runs: dict[str, Path], tmp_path: Path
 ) -> None:
-    """None of it reaches a kernel."""
+    """No forged value reaches compiled code."""
     folder = shutil.copytree(runs[run], tmp_path / "run")
     saved = find_saved_run(folder)
     assert saved is not None
@@ -358,7 +356,7 @@ def test_a_forged_checkpoint_is_one_line(
         assert "\n" not in str(caught.value)
 
 
-def test_a_forged_policy_is_one_line(runs: dict[str, Path], tmp_path: Path) -> None:
+def test_forged_policy_gives_one_line_error(runs: dict[str, Path], tmp_path: Path) -> None:
     for name, value in (("policy", 99), ("policy", -1), ("policy_goals", -1), ("visits", -1), ("trace", np.nan),
                         ("past_stand", 9), ("past_policy", 99), ("past_upper", -1.0), ("moves_to", 99),
                         ("moves_pair", 99), ("moves_count", 0)):  # fmt: skip
@@ -383,7 +381,7 @@ def test_a_forged_policy_is_one_line(runs: dict[str, Path], tmp_path: Path) -> N
         {"shape": [1, 5], "cells": [[0, 1]] * 5, "walls": [], "marks": {"hole": 3}},
     ],
 )
-def test_a_forged_view_is_one_line(layout: Any, runs: dict[str, Path], tmp_path: Path) -> None:
+def test_forged_view_gives_one_line_error(layout: Any, runs: dict[str, Path], tmp_path: Path) -> None:
     folder = shutil.copytree(runs["certified"], tmp_path / "run")
     damaged_folders.forged_json(folder, "view.json", lambda data: data.update(layout=layout))
     with pytest.raises(adagoal.InputError, match=r"view.json: damaged"):
@@ -397,12 +395,12 @@ def forge(seed: int, cases: int) -> str:
     return done.stdout
 
 
-def test_random_forgeries_do_no_harm() -> None:
+def test_random_forgeries_do_not_crash() -> None:
     assert "0 failures" in forge(2, 20)
 
 
 @pytest.mark.slow
-def test_5000_random_forgeries_do_no_harm() -> None:
+def test_5000_random_forgeries_do_not_crash() -> None:
     assert "5000 of" in forge(1, 5000)
 
 
@@ -410,21 +408,21 @@ def test_5000_random_forgeries_do_no_harm() -> None:
 
 
 @pytest.mark.parametrize("key", [0, -7, "north", b"\x00\xff", (1, (b"a", "b")), ((3, "end"), "end"), ()])
-def test_keys_of_states_are_read_back(key: observation_keys.StateKey) -> None:
+def test_state_keys_survive_json(key: observation_keys.StateKey) -> None:
     assert observation_keys.key_from_json(json.loads(json.dumps(observation_keys.key_to_json(key)))) == key
 
 
 @pytest.mark.parametrize("data", [1.5, True, None, {"hex": "zz"}, {"hex": 5}, {"hex": "", "more": 1}, [[None]]])
-def test_what_is_no_key_as_json_is_a_value_error(data: Any) -> None:
+def test_invalid_json_key_raises_value_error(data: Any) -> None:
     with pytest.raises(ValueError):
         observation_keys.key_from_json(data)
 
 
-# --- what a generator of its own means ---
+# --- generators that cannot be restored ---
 
 
-class OwnDice(ModelEnv):
-    """Draws with a generator that nobody can put back."""
+class OwnGenerator(ModelEnv):
+    """Draws with a generator that adagoal cannot restore."""
 
     dice = np.random.default_rng(0)
 
@@ -436,18 +434,18 @@ class OwnDice(ModelEnv):
             self._np_random = before
 
 
-def test_a_generator_of_its_own_is_said_in_the_result(tmp_path: Path) -> None:
-    for kind, said in ((OwnDice, True), (ModelEnv, False)):
+def test_result_warns_about_an_unsaved_generator(tmp_path: Path) -> None:
+    for kind, said in ((OwnGenerator, True), (ModelEnv, False)):
         env = kind(toy_models.chain_model(**CHAIN))
         adagoal.explore(env, 5, budget=300, out=tmp_path / kind.__name__)
         result = adagoal.resume(tmp_path / kind.__name__, budget=600, env=env)
         assert any("without Gymnasium's generator" in line for line in result.warnings) == said
 
 
-# --- what a result is ---
+# --- schema of a result ---
 
 
-def test_the_schema_of_a_result_is_in_the_documents(runs: dict[str, Path]) -> None:
+def test_documented_schema_equals_the_result_schema(runs: dict[str, Path]) -> None:
     documented = Path(__file__).parents[1] / "docs" / "result.schema.json"
     assert json.loads(documented.read_text()) == json.loads(json.dumps(RESULT_SCHEMA))
     for folder in runs.values():
@@ -472,10 +470,10 @@ gymnasium.register("Own-v0", FrozenLakeEnv)
         pytest.param("report .", 0, marks=pytest.mark.slow),
     ],
 )
-def test_commands_in_a_hostile_folder_run_and_read_nothing_of_it(
+def test_commands_in_a_hostile_folder_do_not_use_its_files(
     arguments: str, code: int, runs: dict[str, Path], tmp_path: Path
 ) -> None:
-    """But for a module that the user names."""
+    """Except for a module that the user names."""
     folder = tmp_path / "run"
     shutil.copytree(runs["certified"], folder)
     marker = damaged_folders.make_hostile(folder)
@@ -487,7 +485,7 @@ def test_commands_in_a_hostile_folder_run_and_read_nothing_of_it(
 
 
 def test_numba_does_not_read_the_current_folder_when_it_compiles(tmp_path: Path) -> None:
-    """It reads its configuration again before each compilation, wherever an environment has gone meanwhile."""
+    """Numba rereads its configuration before each compilation, and an environment may change the current folder."""
     folder = tmp_path / "run"
     folder.mkdir()
     damaged_folders.make_hostile(folder)

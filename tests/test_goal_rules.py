@@ -1,4 +1,4 @@
-"""Goal rules are plain functions with the weights that their papers say."""
+"""Goal rules have the weights that their papers define."""
 
 import numpy as np
 import pytest
@@ -50,7 +50,7 @@ def test_progress_mixes_in_a_uniform_share():
 
 
 def test_attempts_are_counted_in_their_order():
-    """Two moving averages of success; episodes with the goal -1 do not count, and the arrays grow with the goals."""
+    """Success has two moving averages; episodes with goal -1 do not count, and the arrays grow with the goals."""
     attempts = GoalAttempts(1)
     attempts.add_episodes([2, -1, 2], [True, True, False])
     attempts.add_episodes([], [])
@@ -68,8 +68,8 @@ def test_ties_go_to_the_goal_tried_least():
 
 
 @pytest.mark.parametrize("name", goal_rules.BUILTIN_RULES)
-def test_every_rule_always_has_a_choice(name):
-    """Nothing visited, nothing tried, nothing believed reachable: still some eligible goal has weight."""
+def test_every_rule_always_gives_weight_to_some_goal(name):
+    """Some eligible goal has weight even without visits, attempts or goals within the radius."""
     zeros = np.zeros(4)
     empty = known(
         D=np.full(4, 99.0), E=zeros, visits=zeros, attempts=zeros, successes=zeros, recent=zeros, previous=zeros
@@ -96,12 +96,12 @@ def test_rule_from_a_file(tmp_path):
 @pytest.mark.parametrize(
     "spec", ["nope", "raregoal:beta=1", "raregoal:alpha=x", "missing.py:f", f"{__file__}:no_such_function"]
 )
-def test_bad_rules_are_one_clear_line(spec):
+def test_bad_rules_give_one_line_error(spec):
     with pytest.raises(InputError, match=r"^goal_rule: "):
         goal_rules.resolve_rule(spec)
 
 
-def test_a_users_rule_is_the_users_and_ours_is_ours(monkeypatch):
+def test_errors_of_user_rules_and_built_in_rules(monkeypatch):
     """An exception of a user rule becomes an EnvironmentFailure with its cause; one of a built-in rule is unchanged."""
 
     def broken(known):
@@ -123,7 +123,7 @@ def test_weights_are_checked(weights):
         goal_rules.compute_weights(lambda known: np.array(weights), known())
 
 
-def test_omega_mixes_in_the_goal_space_as_it_comes_near():
+def test_omega_weights_the_goal_space_more_as_it_is_covered():
     drawn = {"experienced": np.array([False, False, True, True]), "eligible": np.ones(4, bool), "D": np.full(4, 3.0)}
     near, far = (goal_rules.omega(known(**drawn, divergence=kl)) for kl in (3.0, 103.0))
     np.testing.assert_allclose(near, [0.5, 0.5, 0.0, 0.0])
@@ -140,7 +140,7 @@ def test_divergence_of_counts():
     assert goal_rules.goal_divergence(apart) == pytest.approx(np.mean(np.log(0.25 / shares)))
 
 
-def test_discover_goes_towards_the_target():
+def test_discover_prefers_goals_towards_the_target():
     assert goal_rules.discover(known()).tolist() == [0, 0, 1, 0], "farther from the start, nearer to the target"
     assert goal_rules.resolve_rule("discover:beta=0,alpha=0")(known()).tolist() == [0, 1, 0, 0], "the nearest"
     with pytest.raises(InputError, match=r"^goal_rule: discover needs a target"):
@@ -148,7 +148,7 @@ def test_discover_goes_towards_the_target():
 
 
 def test_rules_declare_what_they_need():
-    """Every rule of ours declares fields of Known; a function that declares nothing gets all that is available."""
+    """Every built-in rule declares fields of GoalInfo; a function that declares nothing gets all of them."""
     fields = frozenset(goal_rules.GoalInfo.__dataclass_fields__)
     for rule in goal_rules.BUILTIN_RULES.values():
         assert goal_rules.required_fields(rule, frozenset({"none of these"})) <= fields
@@ -157,8 +157,8 @@ def test_rules_declare_what_they_need():
 
 
 @pytest.mark.parametrize("name", goal_rules.BUILTIN_RULES)
-def test_a_rule_can_do_without_what_it_does_not_declare(name):
-    """A rule does not depend on undeclared fields, except attempts, which may break ties; here are no ties."""
+def test_rules_do_not_depend_on_undeclared_fields(name):
+    """The field ``attempts`` may break ties without declaration; this test has no ties."""
     needed = goal_rules.required_fields(goal_rules.BUILTIN_RULES[name], frozenset()) | {"L", "eligible", "attempts"}
     nonsense = {f: np.full(4, 7.0) for f in goal_rules.GoalInfo.__dataclass_fields__ if f not in needed}
     np.testing.assert_array_equal(

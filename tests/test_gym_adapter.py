@@ -1,4 +1,4 @@
-"""Gymnasium environments as worlds: the same semantics as the simulator, stepped for real."""
+"""The Gymnasium adapter has the semantics of the simulator."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from adagoal.envs.gym_adapter import GymAdapter
 from adagoal.envs.observation_keys import label_observation
 from adagoal.envs.simulator import ModelSimulator
 from experiments import extra_models
-from model_env import NEVER, Impatient, ModelEnv, PairEnv, play, same_counts, with_terminal
+from model_env import NEVER, ModelEnv, PairEnv, SelfTruncating, play, same_counts, with_terminal
 
-# --- the same world as the simulator ---
+# --- equal to the simulator ---
 
 
 @pytest.mark.parametrize("goal", [3, 7, 11])
-def test_deterministic_model_gives_the_simulator_s_counts(goal: int) -> None:
+def test_deterministic_model_gives_the_counts_of_the_simulator(goal: int) -> None:
     mdp = with_terminal(extra_models.random_deterministic(n_states=12, seed=goal), 5)
     simulated, episodes = play(ModelSimulator(mdp), 3000, goals=[goal])
     stepped, again = play(GymAdapter(ModelEnv(mdp), "model"), 3000, goals=[goal])
@@ -37,7 +37,7 @@ def test_deterministic_model_gives_the_simulator_s_counts(goal: int) -> None:
     assert len(episodes) > 20
 
 
-def test_transition_frequencies_are_the_model_s() -> None:
+def test_transition_frequencies_are_those_of_the_model() -> None:
     mdp = with_terminal(toy_models.random_sparse(n_states=8, n_actions=2, seed=1), 6)
     counts, _ = play(GymAdapter(ModelEnv(mdp), "model"), 40_000)
     p_hat, p = counts.empirical_kernel(), mdp.kernel().toarray()
@@ -51,7 +51,7 @@ def test_transition_frequencies_are_the_model_s() -> None:
     assert counts.visits.sum() == 40_000
 
 
-def test_numbering_on_the_fly_finds_the_same_graph() -> None:
+def test_states_numbered_as_found_give_the_same_graph() -> None:
     mdp = extra_models.random_deterministic(n_states=200, n_actions=2, seed=0)
     world = GymAdapter(PairEnv(mdp), "pairs", max_states=400)
     counts, _ = play(world, 20_000)
@@ -82,7 +82,7 @@ def test_rollout_returns_for_a_state_without_a_row_in_the_plan() -> None:
     assert counts.n_states > rows
 
 
-def test_new_states_end_the_rollout_where_the_plan_asks_for_them() -> None:
+def test_new_states_end_the_rollout_if_the_plan_says_so() -> None:
     world = GymAdapter(PairEnv(toy_models.chain_model(n_states=9)), "pairs")
     counts = TransitionCounts(world.initial_states, world.n_actions, world.start)
     plan = ExplorationPlan(np.ones((1, 64, 1), np.int16), np.array([-1]), 100, np.full(128, NEVER))
@@ -132,7 +132,7 @@ def test_random_starts_are_drawn_at_a_virtual_start() -> None:
 
 
 def first_steps(start_seed: int | None) -> NDArray[np.bool_]:
-    """Whether the first step of each episode slipped."""
+    """Return whether the first step of each episode slipped."""
     env = ModelEnv(toy_models.chain_model(n_states=9, slip=0.3), starts=(3, 4, 5))
     world = GymAdapter(env, "starts", start_seed)
     counts, slips = TransitionCounts(world.initial_states, 2, world.start), []
@@ -153,12 +153,12 @@ def test_a_start_seed_fixes_the_start_and_not_the_dynamics() -> None:
     assert again.pvalue > 1e-5
 
 
-class Loud(gymnasium.Wrapper[Any, Any, Any, Any]):
+class Wrapped(gymnasium.Wrapper[Any, Any, Any, Any]):
     """A user's wrapper around a time limit."""
 
 
-def test_time_limits_are_switched_off_and_the_object_is_left_alone() -> None:
-    limited = Loud(wrappers.TimeLimit(ModelEnv(toy_models.chain_model(n_states=30)), 5))
+def test_time_limits_are_removed_without_changing_the_object() -> None:
+    limited = Wrapped(wrappers.TimeLimit(ModelEnv(toy_models.chain_model(n_states=30)), 5))
     world = GymAdapter(limited, "chain")
     counts = TransitionCounts(world.initial_states, 2, 0)
     plan = ExplorationPlan(np.ones((1, 30, 1), np.int16), np.array([29]), 100, np.full(60, NEVER))
@@ -167,8 +167,8 @@ def test_time_limits_are_switched_off_and_the_object_is_left_alone() -> None:
     assert isinstance(limited.env, wrappers.TimeLimit)
 
 
-def test_an_environment_that_truncates_by_itself_is_reset_with_a_warning() -> None:
-    world = GymAdapter(Impatient(toy_models.chain_model(n_states=10)), "impatient")
+def test_environment_that_truncates_itself_is_reset_with_a_warning() -> None:
+    world = GymAdapter(SelfTruncating(toy_models.chain_model(n_states=10)), "impatient")
     counts, _ = play(world, 3000)
     assert world.warnings == ["the environment ends episodes by itself (truncated); each time it was reset"]
     assert not counts.seen[8:].any()
@@ -178,10 +178,10 @@ def test_babyai_has_no_time_limit() -> None:
     world, _ = registry.make_single_env("BabyAI-GoToRedBallGrey-v0", {}, 1, None)
     assert isinstance(world, GymAdapter)
     world.reset_with_seed(0)
-    assert not any(world.backend.step(0)[3] for _ in range(100))  # its own limit is 64
+    assert not any(world.backend.step(0)[3] for _ in range(100))  # the limit of the environment is 64
 
 
-def test_a_state_that_ends_episodes_now_and_then_gives_a_warning() -> None:
+def test_state_that_ends_only_some_episodes_gives_a_warning() -> None:
     mdp = with_terminal(toy_models.chain_model(n_states=6), 3)
 
     class Merged(ModelEnv):
@@ -194,7 +194,7 @@ def test_a_state_that_ends_episodes_now_and_then_gives_a_warning() -> None:
 
 
 class Exit(ModelEnv):
-    """Action 1 in state 2 ends the episode with probability 0.2, and then shows the same observation once more."""
+    """Action 1 in state 2 ends the episode with probability 0.2 and shows the same observation again."""
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         if self.state == 2 and action == 1 and self.np_random.random() < 0.2:
@@ -203,7 +203,7 @@ class Exit(ModelEnv):
 
 
 @pytest.mark.parametrize("starts", [(0,), (0, 1)])
-def test_an_end_that_depends_on_the_transition_is_a_state_of_its_own_with_max_states(starts: tuple[int, ...]) -> None:
+def test_with_max_states_a_terminated_observation_is_a_separate_state(starts: tuple[int, ...]) -> None:
     env = Exit(toy_models.chain_model(n_states=4), starts)
     torn = api.explore(env, 12, 1.0, seed=0)
     (line,) = torn.void
@@ -217,13 +217,13 @@ def test_an_end_that_depends_on_the_transition_is_a_state_of_its_own_with_max_st
     assert policy.act(2) == policy(still) == 1
 
 
-def test_toy_text_keeps_its_numbers_whatever_max_states_is() -> None:
+def test_toy_text_keeps_its_numbers_with_max_states() -> None:
     world, _ = registry.make_single_env(gymnasium.make("FrozenLake-v1"), {}, None, 100)
     assert world.initial_states == world.state_bound == 16
     assert world.labels[15] == "(3, 3) goal"
 
 
-def test_ends_are_states_of_their_own_where_states_are_numbered_on_the_fly() -> None:
+def test_states_numbered_as_found_have_separate_terminal_states() -> None:
     world, _ = registry.make_single_env("Blackjack-v1", {}, None, None)
     counts, _ = play(world, 5000, goals=[NEVER])
     assert isinstance(world, GymAdapter)
@@ -235,7 +235,7 @@ def test_ends_are_states_of_their_own_where_states_are_numbered_on_the_fly() -> 
     assert not ended & shown
 
 
-def test_wrong_spaces_are_one_clear_line() -> None:
+def test_wrong_spaces_give_one_line_error() -> None:
     env = ModelEnv(toy_models.chain_model())
     env.action_space = spaces.MultiDiscrete([2, 2])
     with pytest.raises(InputError, match="actions of type MultiDiscrete"):
@@ -272,7 +272,7 @@ def test_structured_observations_and_shifted_spaces() -> None:
     assert same_counts(play(GymAdapter(shifted, "a"), 1000)[0], play(GymAdapter(ModelEnv(mdp), "b"), 1000)[0])
 
 
-def test_too_many_states_name_the_option() -> None:
+def test_too_many_states_error_names_the_option() -> None:
     with pytest.raises(InputError, match="max_states: pairs has more than 20 states"):
         play(GymAdapter(PairEnv(extra_models.random_deterministic(n_states=50)), "pairs", max_states=20), 50_000)
 
@@ -313,13 +313,13 @@ class Shown(ModelEnv):
         (spaces.Box(0, 9, (1,)), lambda s: np.array([np.nan if s == 2 else s]), "must not contain NaN"),
     ],
 )
-def test_observations_that_are_no_states(space: spaces.Space[Any], show: Callable[[int], Any], said: str) -> None:
-    """What would have to be rounded to fit the space is refused: two states might become one."""
+def test_invalid_observations_are_refused(space: spaces.Space[Any], show: Callable[[int], Any], said: str) -> None:
+    """Observations that need rounding are refused, because two states might become one."""
     with pytest.raises(InputError, match=said):
         api.explore(Shown(space, show), 6, max_states=20, budget=3000)
 
 
-def test_both_zeros_are_one_state() -> None:
+def test_negative_zero_is_the_same_state() -> None:
     signs = itertools.cycle((1.0, -1.0))
     world = GymAdapter(
         Shown(spaces.Box(-9, 9, (1,)), lambda s: np.array([s * next(signs) if s == 0 else s])), "zeros", max_states=9
@@ -333,7 +333,7 @@ class Unstartable(ModelEnv):
         raise RuntimeError("no power\nat all")
 
 
-def test_an_environment_that_cannot_be_reset_is_one_clear_line() -> None:
+def test_failing_reset_gives_one_line_error() -> None:
     with pytest.raises(InputError, match=r"^env: dead cannot be reset \(RuntimeError: no power at all\)$"):
         GymAdapter(Unstartable(toy_models.chain_model()), "dead")
 
@@ -356,13 +356,13 @@ def test_an_environment_that_cannot_be_reset_is_one_clear_line() -> None:
         ("Unmakeable", r"cannot be made \(SystemExit: no licence\)"),
     ],
 )
-def test_wrong_answers_and_exits_are_one_clear_line(name: str, said: str) -> None:
+def test_wrong_return_values_and_exits_give_one_line_error(name: str, said: str) -> None:
     with pytest.raises(InputError, match=said) as caught:
         api.explore(f"failing_envs:{name}-v0", 6, epsilon=0.1, budget=3000)
     assert "\n" not in str(caught.value)
 
 
-def test_a_message_in_colours_is_plain() -> None:
+def test_escape_sequences_are_removed_from_messages() -> None:
     class Colourful(ModelEnv):
         def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
             raise ValueError("\x1b[31mred\x1b[0m\n\u202esdrawkcab " + "x" * 10_000)
@@ -374,8 +374,8 @@ def test_a_message_in_colours_is_plain() -> None:
     assert len(str(caught.value)) < 700
 
 
-def test_a_start_that_is_left_while_the_run_begins_is_noticed() -> None:
-    """Also the resets that are no steps of the run must lead to the start."""
+def test_changed_start_during_set_up_is_reported() -> None:
+    """Resets before the first step of the run must lead to the start too."""
 
     class Wanders(ModelEnv):
         resets = 0
@@ -391,14 +391,14 @@ def test_a_start_that_is_left_while_the_run_begins_is_noticed() -> None:
     assert any("led to another state than the start" in r and "--start random" in r for r in world.void_reasons)
 
 
-def test_more_actions_than_a_policy_can_hold() -> None:
+def test_too_many_actions_give_one_line_error() -> None:
     env = ModelEnv(toy_models.chain_model())
     env.action_space = spaces.Discrete(40_000)
     with pytest.raises(InputError, match="at most 32766"):
         GymAdapter(env, "wide")
 
 
-def test_an_end_that_is_no_bool_is_read_as_one() -> None:
+def test_terminated_may_be_any_truth_value() -> None:
     class Sloppy(ModelEnv):
         def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
             state, reward, terminated, truncated, info = super().step(action)
@@ -422,7 +422,7 @@ def test_labels_of_long_observations_show_what_differs() -> None:
 
 
 class LongObservations(ModelEnv):
-    """Observations that are too long for a label: one entry of many is 1."""
+    """Observations that are too long for a label: one entry is 1, all others are 0."""
 
     def __init__(self) -> None:
         super().__init__(toy_models.chain_model(n_states=6))

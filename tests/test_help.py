@@ -1,4 +1,4 @@
-"""What the command line and the package say of themselves, and how little is imported for it."""
+"""Help texts of the command line and the package, and the modules that they import."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from experiments.__main__ import run as run_experiment
 from experiments.catalogue import CATALOGUE
 
 
-def test_as_a_module() -> None:
+def test_package_runs_as_a_module() -> None:
     done = subprocess.run([sys.executable, "-m", "adagoal", "-V"], capture_output=True, text=True, check=True)
     assert done.stdout.startswith("adagoal, version")
 
 
 @pytest.mark.parametrize("command", ["", "explore", "compare", "export", "train"])
-def test_help_is_light(command: str) -> None:
+def test_help_imports_no_heavy_module(command: str) -> None:
     code = (
         "import sys; from adagoal.cli.main import run_command_line; "
         f"run_command_line([*{command.split()}, '--help']); print(sorted(sys.modules))"
@@ -35,8 +35,8 @@ def test_help_is_light(command: str) -> None:
         assert heavy not in out
 
 
-def test_the_catalogue_says_what_the_experiments_say() -> None:
-    """It cannot ask them: they are imported when they are run."""
+def test_catalogue_equals_the_experiments() -> None:
+    """The catalogue repeats their settings, because experiments are imported only when they run."""
     told = {(name, option.name): option.choices for name, asked in CATALOGUE.items() for option in asked.options}
     assert told["price", "world"] == tuple(price.WORLDS)
     assert told["figure2", "env"] == tuple(sorted(figure2.ENVS))
@@ -64,7 +64,7 @@ def test_groups_without_a_command_show_their_help(
     assert all(name in shown for name in names)
 
 
-def test_public_names_are_shown() -> None:
+def test_dir_lists_public_names() -> None:
     assert set(adagoal.__all__) <= set(dir(adagoal)), "what an interactive shell completes"
 
 
@@ -83,6 +83,6 @@ def test_options_are_shown_in_groups(capsys: pytest.CaptureFixture[str]) -> None
             assert f"{option.opts[0]} " in shown[f"{command} --help-all"]
 
 
-def test_words_are_shown_as_they_are_typed(capsys: pytest.CaptureFixture[str]) -> None:
+def test_choices_are_shown_as_they_are_typed(capsys: pytest.CaptureFixture[str]) -> None:
     assert run_command_line(["explore", "--help"]) == 0
     assert "--radius L|auto|all" in capsys.readouterr().out

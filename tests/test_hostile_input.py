@@ -1,4 +1,4 @@
-"""What an attacker might try from outside: everything goes through the command line, or ``adagoal.load``."""
+"""Hostile folders, options and environments, through the command line or ``adagoal.load``."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def adagoal(*arguments: object, **more: str) -> subprocess.CompletedProcess[str]
 
 
 def refused(done: subprocess.CompletedProcess[str]) -> None:
-    """One line, exit code 2."""
+    """Check for exit code 2 and one line of error, and return it."""
     assert "Traceback" not in done.stderr
     assert done.returncode == 2, done.stderr
     assert done.stderr.count("\n") == 1, done.stderr
@@ -65,18 +65,18 @@ def content(folder: Path) -> dict[str, bytes]:
 
 
 @pytest.fixture
-def keep(tmp_path: Path) -> Path:
+def finished_run(tmp_path: Path) -> Path:
     """A finished run."""
-    folder = tmp_path / "keep"
+    folder = tmp_path / "finished_run"
     done = adagoal("explore", "chain", "--env-arg", "n_states=5", "--radius", 6, "--quiet", "--out", folder)
     assert done.returncode == 0, done.stderr
     return folder
 
 
 @pytest.fixture(scope="module")
-def begun(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run that can go on; to be copied."""
-    folder = tmp_path_factory.mktemp("begun") / "run"
+def unfinished_template(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An unfinished run, to be copied."""
+    folder = tmp_path_factory.mktemp("unfinished_template") / "run"
     chain = ["chain", "--env-arg", "n_states=5", "--env-arg", "slip=0.1"]
     done = adagoal("explore", *chain, "--radius", "auto", "--budget", 1_000, "--quiet", "--out", folder)
     assert done.returncode == 3, done.stderr
@@ -84,15 +84,15 @@ def begun(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def old(begun: Path, tmp_path: Path) -> Path:
-    """A run that can go on."""
-    return Path(shutil.copytree(begun, tmp_path / "old"))
+def unfinished_run(unfinished_template: Path, tmp_path: Path) -> Path:
+    """An unfinished run."""
+    return Path(shutil.copytree(unfinished_template, tmp_path / "unfinished_run"))
 
 
 @pytest.fixture
-def words(tmp_path: Path) -> Path:
-    """A run that can go on, on an environment whose observations are words."""
-    folder = tmp_path / "words"
+def unfinished_text_run(tmp_path: Path) -> Path:
+    """An unfinished run on an environment whose observations are text."""
+    folder = tmp_path / "unfinished_text_run"
     line = ["explore", "hostile_envs:Named-v0", "--radius", 8, "--epsilon", 2, "--budget", 300]
     done = adagoal(*line, "--quiet", "--out", folder)
     assert done.returncode == 3, done.stderr
@@ -100,12 +100,12 @@ def words(tmp_path: Path) -> Path:
 
 
 def newest(folder: Path) -> str:
-    """The last checkpoint."""
+    """Return the path of the last checkpoint."""
     return str(max(folder.glob("checkpoints/checkpoint-*.npz")).relative_to(folder))
 
 
 def forge_facts(folder: Path, change: Callable[[dict[str, Any]], None]) -> None:
-    """Change what is beside the arrays of the last checkpoint, and the manifest with it."""
+    """Change the facts in the last checkpoint, and the manifest with it."""
 
     def inside(arrays: dict[str, Any]) -> None:
         facts = json.loads(arrays["__facts__"].tobytes())
@@ -115,18 +115,18 @@ def forge_facts(folder: Path, change: Callable[[dict[str, Any]], None]) -> None:
     damaged_folders.forged_arrays(folder, newest(folder), inside)
 
 
-# --- nothing is lost ---
+# --- existing runs are kept ---
 
 
 @pytest.mark.parametrize("wrong", [["--budget", 0], ["--radius", -5, "--overwrite"]])
-def test_bad_input_leaves_a_finished_run(keep: Path, wrong: list[object]) -> None:
-    before = content(keep)
-    refused(adagoal("explore", "chain", "--env-arg", "n_states=5", "--radius", 6, "--out", keep, *wrong))
-    assert content(keep) == before
+def test_bad_input_does_not_change_a_finished_run(finished_run: Path, wrong: list[object]) -> None:
+    before = content(finished_run)
+    refused(adagoal("explore", "chain", "--env-arg", "n_states=5", "--radius", 6, "--out", finished_run, *wrong))
+    assert content(finished_run) == before
 
 
-def test_the_lock_comes_first(tmp_path: Path) -> None:
-    """Another exploration, told to overwrite, does not empty the folder of one that is alive."""
+def test_overwrite_respects_the_lock_of_a_live_run(tmp_path: Path) -> None:
+    """An exploration with --overwrite does not empty the folder of a live run."""
     folder = tmp_path / "alive"
     long = [sys.executable, "-m", "adagoal", "explore", "two-room", "--radius", "40", "--epsilon", "0.1", "--out"]
     with subprocess.Popen([*long, str(folder)], env=environment(), stdout=subprocess.DEVNULL, stderr=-3) as running:
@@ -146,52 +146,52 @@ def test_the_lock_comes_first(tmp_path: Path) -> None:
 # --- no code from a folder ---
 
 
-def test_a_checkpoint_runs_no_rule(old: Path, tmp_path: Path) -> None:
+def test_checkpoint_does_not_run_a_rule_file(unfinished_run: Path, tmp_path: Path) -> None:
     evil, mark = tmp_path / "evil.py", tmp_path / "mark"
     evil.write_text(EVIL + "def f(known):\n    return known.E\n")
-    forge_facts(old, lambda facts: facts["setting"].update(goal_rule=f"{evil}:f"))
-    refused(adagoal("resume", old, MARK=str(mark)))
+    forge_facts(unfinished_run, lambda facts: facts["setting"].update(goal_rule=f"{evil}:f"))
+    refused(adagoal("resume", unfinished_run, MARK=str(mark)))
     assert not mark.exists()
 
 
 @pytest.mark.parametrize("command", ["audit", "report"])
-def test_a_result_imports_no_module(old: Path, tmp_path: Path, command: str) -> None:
+def test_result_does_not_import_a_module(unfinished_run: Path, tmp_path: Path, command: str) -> None:
     mark = tmp_path / "mark"
     (tmp_path / "evilmodule.py").write_text(EVIL)
-    damaged_folders.forged_json(old, "result.json", lambda told: told.update(env="evilmodule:Id-v0"))
+    damaged_folders.forged_json(unfinished_run, "result.json", lambda told: told.update(env="evilmodule:Id-v0"))
     paths = os.pathsep.join([str(tmp_path), str(TESTS), *sys.path])
-    adagoal(command, old, MARK=str(mark), PYTHONPATH=paths)
+    adagoal(command, unfinished_run, MARK=str(mark), PYTHONPATH=paths)
     assert not mark.exists()
 
 
-# --- what reaches a kernel was checked ---
+# --- arrays are checked before compiled code uses them ---
 
 
 @pytest.mark.parametrize("name", ["counts.successor", "counts.support"])
 @pytest.mark.parametrize("value", [10**6, -(10**6)])
-def test_indices_out_of_range_are_refused(old: Path, name: str, value: int) -> None:
+def test_indices_out_of_range_are_refused(unfinished_run: Path, name: str, value: int) -> None:
     def change(arrays: dict[str, Any]) -> None:
         arrays[name] = np.full_like(arrays[name], value)
 
-    damaged_folders.forged_arrays(old, newest(old), change)
-    refused(adagoal("resume", old))
+    damaged_folders.forged_arrays(unfinished_run, newest(unfinished_run), change)
+    refused(adagoal("resume", unfinished_run))
 
 
 @pytest.mark.parametrize("value", [30_000, -30_000])
-def test_actions_out_of_range_are_refused(old: Path, value: int) -> None:
+def test_actions_out_of_range_are_refused(unfinished_run: Path, value: int) -> None:
     def change(arrays: dict[str, Any]) -> None:
         arrays["policy"] = np.full_like(arrays["policy"], value)
 
-    damaged_folders.forged_arrays(old, "policies.npz", change)
-    refused(adagoal("play", old, "--episodes", 1))
+    damaged_folders.forged_arrays(unfinished_run, "policies.npz", change)
+    refused(adagoal("play", unfinished_run, "--episodes", 1))
 
 
-# --- a run that goes on is the run itself ---
+# --- resume ---
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_a_curriculum_goes_on_bit_for_bit(tmp_path: Path, seed: int) -> None:
-    """What was certified for a smaller radius holds the visits of its own time."""
+def test_resumed_curriculum_equals_uninterrupted_run(tmp_path: Path, seed: int) -> None:
+    """Certificates of a smaller radius keep the visits of their own stage."""
     line = ["explore", "grid", "--radius", "auto", "--seed", seed, "--quiet", "--budget"]
     assert adagoal(*line, 6000, "--out", tmp_path / "whole").returncode == 3
     assert adagoal(*line, 4000, "--out", tmp_path / "cut").returncode == 3
@@ -203,8 +203,8 @@ def test_a_curriculum_goes_on_bit_for_bit(tmp_path: Path, seed: int) -> None:
 # --- integrity ---
 
 
-def test_a_flipped_bit_is_seen(keep: Path) -> None:
-    """600 single bits of result.json, one process: none is accepted."""
+def test_flipped_bit_is_detected(finished_run: Path) -> None:
+    """None of 600 single bit flips in result.json is accepted."""
     script = """
 import sys, pathlib, random, adagoal
 path = pathlib.Path(sys.argv[1]) / "result.json"
@@ -220,7 +220,9 @@ for _ in range(600):
         pass
 print(accepted)
 """
-    done = subprocess.run([sys.executable, "-c", script, str(keep)], env=environment(), capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-c", script, str(finished_run)], env=environment(), capture_output=True, text=True
+    )
     assert done.stdout.strip() == "0", done.stdout + done.stderr
 
 
@@ -234,13 +236,13 @@ print(accepted)
         {"steps": 10**400},
     ],
 )
-def test_nonsense_is_refused(old: Path, change: dict[str, Any]) -> None:
-    damaged_folders.forged_json(old, "result.json", lambda told: told.update(change))
-    refused(adagoal("report", old))
+def test_invalid_results_are_refused(unfinished_run: Path, change: dict[str, Any]) -> None:
+    damaged_folders.forged_json(unfinished_run, "result.json", lambda told: told.update(change))
+    refused(adagoal("report", unfinished_run))
 
 
-def test_damaged_trainings_are_refused(tmp_path: Path) -> None:
-    """Every array and every entry that ``evaluate`` reads, altered."""
+def test_altered_training_folders_are_refused(tmp_path: Path) -> None:
+    """Alter every array and every entry that ``evaluate`` reads."""
     folder = tmp_path / "run"
     trained = adagoal("train", "point-mass", *TRAINING, "--quiet", "--out", folder)
     assert trained.returncode == 0, trained.stderr
@@ -253,44 +255,44 @@ def test_damaged_trainings_are_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("change", [{"stage": 10**9}, {"steps": float("nan")}])
-def test_endless_numbers_do_not_hang(old: Path, change: dict[str, Any]) -> None:
+def test_huge_numbers_do_not_hang(unfinished_run: Path, change: dict[str, Any]) -> None:
     def deep(facts: dict[str, Any]) -> None:
         for holder in (facts, *(v for v in facts.values() if isinstance(v, dict))):
             holder.update({k: v for k, v in change.items() if k in holder})
 
-    forge_facts(old, deep)
-    refused(adagoal("resume", old))
+    forge_facts(unfinished_run, deep)
+    refused(adagoal("resume", unfinished_run))
 
 
 @pytest.mark.parametrize("kind", ["pipe", "zeros"])
-def test_what_is_no_file_is_not_read(old: Path, kind: str) -> None:
-    (old / "result.json").unlink()
+def test_special_files_are_not_read(unfinished_run: Path, kind: str) -> None:
+    (unfinished_run / "result.json").unlink()
     if kind == "pipe":
-        os.mkfifo(old / "result.json")
+        os.mkfifo(unfinished_run / "result.json")
     else:
-        (old / "result.json").symlink_to("/dev/zero")
-    refused(adagoal("report", old))
+        (unfinished_run / "result.json").symlink_to("/dev/zero")
+    refused(adagoal("report", unfinished_run))
 
 
-def test_a_bomb_is_not_inflated(old: Path) -> None:
-    """3 MB that would become 3 GB: refused in less than 1 GB of memory."""
+def test_zip_bomb_is_not_unpacked(unfinished_run: Path) -> None:
+    """3 MB that would unpack to 3 GB are refused in less than 1 GB of memory."""
     head = io.BytesIO()
     np.lib.format.write_array_header_1_0(head, {"descr": "|u1", "fortran_order": False, "shape": (3 * 2**30,)})
     with (
-        zipfile.ZipFile(old / "policies.npz", "w", zipfile.ZIP_DEFLATED) as archive,
+        zipfile.ZipFile(unfinished_run / "policies.npz", "w", zipfile.ZIP_DEFLATED) as archive,
         archive.open("visits.npy", "w", force_zip64=True) as stream,
     ):
         stream.write(head.getvalue())
         for _ in range(3 * 2**6):
             stream.write(bytes(2**24))
-    damaged_folders.seal(old)
+    damaged_folders.seal(unfinished_run)
     script = (
         "import resource, subprocess, sys\n"
         "done = subprocess.run([sys.executable, '-m', 'adagoal', 'report', sys.argv[1]])\n"
         "print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)\n"
         "sys.exit(done.returncode)"
     )
-    command = [sys.executable, "-c", script, str(old)]
+    command = [sys.executable, "-c", script, str(unfinished_run)]
     done = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=PATIENCE)
     refused(done)
     assert int(done.stdout) < 2**20, "kilobytes"
@@ -300,27 +302,27 @@ def test_a_bomb_is_not_inflated(old: Path) -> None:
 
 
 @pytest.mark.parametrize("key", [[[[[[1.5]]]]], {"hex": "zz"}, json.loads("[" * 300 + "]" * 300)])
-def test_a_state_key_that_cannot_be_read_is_one_line(words: Path, key: Any) -> None:
+def test_invalid_state_key_gives_one_line_error(unfinished_text_run: Path, key: Any) -> None:
     def change(facts: dict[str, Any]) -> None:
         facts["world"]["states"] = [key] * len(facts["world"]["states"])
 
-    forge_facts(words, change)
-    refused(adagoal("resume", words, "--budget", 600, "--trust"))
+    forge_facts(unfinished_text_run, change)
+    refused(adagoal("resume", unfinished_text_run, "--budget", 600, "--trust"))
 
 
-def test_deep_nesting_is_one_line(old: Path) -> None:
-    damaged_folders.forged(old, "result.json", b"[" * 100_000 + b"]" * 100_000)
-    refused(adagoal("report", old))
+def test_deep_nesting_gives_one_line_error(unfinished_run: Path) -> None:
+    damaged_folders.forged(unfinished_run, "result.json", b"[" * 100_000 + b"]" * 100_000)
+    refused(adagoal("report", unfinished_run))
 
 
 @pytest.mark.parametrize("wrong", [["--env-arg", "x=" + "[" * 5_000], ["--goals", "9" * 30]])
-def test_absurd_options_are_one_line(wrong: list[str]) -> None:
+def test_absurd_options_give_one_line_error(wrong: list[str]) -> None:
     done = adagoal("explore", "chain", "--radius", 6, "--quiet", *wrong)
     assert "Traceback" not in done.stderr
     assert done.returncode == 2
 
 
-def test_a_rule_that_exits_is_one_line(tmp_path: Path) -> None:
+def test_rule_that_exits_gives_one_line_error(tmp_path: Path) -> None:
     (tmp_path / "rule.py").write_text("def f(known):\n    raise SystemExit(0)\n")
     rule = f"{tmp_path / 'rule.py'}:f"
     done = adagoal("explore", "chain", "--radius", 6, "--quiet", "--goal-rule", rule)
@@ -329,8 +331,8 @@ def test_a_rule_that_exits_is_one_line(tmp_path: Path) -> None:
     assert "SystemExit" in done.stderr
 
 
-def test_labels_are_data(tmp_path: Path) -> None:
-    """Words with a meaning for the terminal, for figures and for a browser."""
+def test_labels_are_escaped_everywhere(tmp_path: Path) -> None:
+    """Labels are markup for the terminal, for figures and for a browser."""
     folder = tmp_path / "run"
     done = adagoal("explore", "hostile_envs:Named-v0", "--radius", 8, "--epsilon", 2, "--budget", 3000, "--out", folder)
     assert "Traceback" not in done.stderr
@@ -340,11 +342,11 @@ def test_labels_are_data(tmp_path: Path) -> None:
     assert "<script>alert(1)" not in (folder / "report.html").read_text()
 
 
-# --- environments as they are ---
+# --- failing environments ---
 
 
 @pytest.mark.parametrize("error", ["runtime", "exit"])
-def test_an_environment_that_fails_is_named_by_play_and_resume(tmp_path: Path, error: str) -> None:
+def test_play_and_resume_name_a_failing_environment(tmp_path: Path, error: str) -> None:
     folder = tmp_path / "run"
     begin = ["explore", "hostile_envs:Fragile-v0", "--radius", 8, "--budget", 800, "--quiet", "--out", folder]
     assert adagoal(*begin, FAILS="-1").returncode == 3
@@ -356,12 +358,12 @@ def test_an_environment_that_fails_is_named_by_play_and_resume(tmp_path: Path, e
         assert "checkpoint" not in done.stderr.split("motor is on fire")[0]
 
 
-def test_a_void_run_is_not_called_certified(tmp_path: Path) -> None:
+def test_void_run_is_not_reported_as_certified(tmp_path: Path) -> None:
     done = adagoal("explore", "hostile_envs:Drift-v0", "--radius", 8, "--epsilon", 1, "--quiet", DRIFT="2000")
     assert done.returncode == 4, done.stdout + done.stderr
 
 
-def test_drift_across_a_resume_is_seen(tmp_path: Path) -> None:
+def test_drift_across_a_resume_is_detected(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     begin = ["explore", "hostile_envs:Drift-v0", "--radius", 8, "--epsilon", 0.2, "--budget", 5_000]
     assert adagoal(*begin, "--quiet", "--out", folder, DRIFT=str(10**9)).returncode == 3
@@ -370,13 +372,13 @@ def test_drift_across_a_resume_is_seen(tmp_path: Path) -> None:
     assert "changed during the run" in done.stderr
 
 
-# --- small ---
+# --- signals, disks, pipes and output ---
 
 
-def test_a_closed_terminal_leaves_a_run_that_can_go_on(tmp_path: Path) -> None:
+def test_hangup_signal_leaves_a_run_that_can_be_resumed(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     command = [sys.executable, "-m", "adagoal", "explore", "two-room", "--radius", "40", "--epsilon", "0.1", "--out"]
-    signal.signal(signal.SIGHUP, signal.SIG_DFL)  # it may be ignored where the tests are run
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)  # the parent process may ignore this signal
     with subprocess.Popen([*command, str(folder)], env=environment(), stdout=-3, stderr=-3) as running:
         deadline = time.monotonic() + PATIENCE
         while not list(folder.rglob("checkpoint*.npz")) and time.monotonic() < deadline:
@@ -385,45 +387,45 @@ def test_a_closed_terminal_leaves_a_run_that_can_go_on(tmp_path: Path) -> None:
         assert running.wait(PATIENCE) == 3
 
 
-def test_a_full_disk_is_one_line_that_names_the_file(old: Path) -> None:
-    """Files of more than 16 KB cannot be written: the pictures and the page, while everything else fits."""
-    before = content(old)
-    script = f"ulimit -f 16; exec {sys.executable} -m adagoal report {old}"
+def test_full_disk_gives_one_line_error_with_the_file(unfinished_run: Path) -> None:
+    """Files above 16 KB, the figures and the page, cannot be written; everything else fits."""
+    before = content(unfinished_run)
+    script = f"ulimit -f 16; exec {sys.executable} -m adagoal report {unfinished_run}"
     done = subprocess.run(["bash", "-c", script], env=environment(), capture_output=True, text=True, timeout=PATIENCE)
     refused(done)
-    assert str(old / "") in done.stderr
-    assert content(old) == before, "half a file is none"
+    assert str(unfinished_run / "") in done.stderr
+    assert content(unfinished_run) == before, "half a file is none"
 
 
-def test_what_a_killed_writer_left_is_removed(words: Path) -> None:
-    left = words / "checkpoint.npzab12cd_9.part"
+def test_files_of_a_killed_writer_are_removed(unfinished_text_run: Path) -> None:
+    left = unfinished_text_run / "checkpoint.npzab12cd_9.part"
     left.write_bytes(b"half a checkp")
-    adagoal("resume", words, "--budget", 600, "--quiet", "--trust")
+    adagoal("resume", unfinished_text_run, "--budget", 600, "--quiet", "--trust")
     assert not left.exists()
 
 
-def test_an_interrupted_start_leaves_nothing(tmp_path: Path) -> None:
+def test_interrupted_start_leaves_no_files(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     done = adagoal("explore", "hostile_envs:Stopped-v0", "--radius", 5, "--quiet", "--out", folder, STOP=str(folder))
     assert "Traceback" not in done.stderr
     assert not folder.exists() or done.returncode == 3, "nothing, or a run that can go on"
 
 
-def test_a_reader_that_leaves_is_no_contradiction(keep: Path) -> None:
-    script = f"set -o pipefail; {sys.executable} -m adagoal audit {keep} | true"
+def test_closed_output_pipe_is_not_reported_as_contradiction(finished_run: Path) -> None:
+    script = f"set -o pipefail; {sys.executable} -m adagoal audit {finished_run} | true"
     done = subprocess.run(["bash", "-c", script], env=environment(), capture_output=True, text=True, timeout=PATIENCE)
     assert done.returncode != 1
     assert not done.stderr
 
 
-def test_stray_prints_stay_out_of_json(tmp_path: Path) -> None:
+def test_prints_of_the_environment_are_not_in_json(tmp_path: Path) -> None:
     done = adagoal("explore", "hostile_envs:Chatty-v0", "--radius", 5, "--budget", 500, "--json", "--quiet")
     assert "CHATTER" not in done.stdout
     json.loads(done.stdout)
 
 
-def test_a_few_episodes_contradict_no_honest_certificate(tmp_path: Path) -> None:
-    """Six seeds, three episodes a goal: a normal approximation from three numbers is often wrong."""
+def test_few_episodes_do_not_contradict_a_true_certificate(tmp_path: Path) -> None:
+    """Six seeds, three episodes per goal: a normal approximation would often be wrong."""
     slippery = tmp_path / "slippery"
     line = ["explore", "chain", "--env-arg", "n_states=6", "--env-arg", "slip=0.3", "--radius", 20, "--out", slippery]
     assert adagoal(*line, "--quiet").returncode == 0

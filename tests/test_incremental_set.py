@@ -1,4 +1,4 @@
-"""The incrementally reachable set against its definition, and on worlds where it is known."""
+"""The incrementally reachable set equals its definition, and known answers on some models."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from experiments.incremental import incremental_set, restricted_distances
 
 
 def time_within(mdp: TabularMDP, known: set[int], goal: int) -> float:
-    """V*_K(s0 -> goal) by plain value iteration on a dense array."""
+    """Return V*_K(s0 -> goal) by value iteration on a dense array."""
     S, A = mdp.n_states, mdp.n_actions
     p = mdp.kernel().toarray().reshape(S, A, S)
     V = np.zeros(S)
@@ -33,7 +33,7 @@ def time_within(mdp: TabularMDP, known: set[int], goal: int) -> float:
 
 
 def by_definition(mdp: TabularMDP, radius: float) -> set[int]:
-    """The union over all total orders (each partial order is part of one, and the larger order allows no less)."""
+    """Return the union over all total orders; a partial order extends to a total one, which allows no less."""
     times: dict[tuple[frozenset[int], int], float] = {}
     found: set[int] = set()
     others = [s for s in range(mdp.n_states) if s != mdp.start]
@@ -51,7 +51,7 @@ def by_definition(mdp: TabularMDP, radius: float) -> set[int]:
 
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("radius", [2.5, 4.0])
-def test_definition(seed: int, radius: float) -> None:
+def test_set_equals_its_definition(seed: int, radius: float) -> None:
     mdp = toy_models.random_sparse(n_states=5, n_actions=2, branching=2, seed=seed)
     assert set(incremental_set(mdp, radius).tolist()) == by_definition(mdp, radius)
 
@@ -64,14 +64,14 @@ def test_fan_is_reliably_but_not_incrementally_reachable() -> None:
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_subset_of_the_reachable_set_and_equal_without_chance(seed: int) -> None:
+def test_set_is_a_subset_of_the_reachable_set_and_equal_if_deterministic(seed: int) -> None:
     sure = extra_models.random_deterministic(n_states=12, n_actions=2, seed=seed)
     assert incremental_set(sure, 4.0).tolist() == reachable_set(sure, 4.0).tolist()
     traps = extra_models.random_traps(n_states=12, n_actions=2, seed=seed)
     assert set(incremental_set(traps, 5.0).tolist()) <= set(reachable_set(traps, 5.0).tolist())
 
 
-def test_restriction_costs_time() -> None:
+def test_restricted_policies_take_longer() -> None:
     mdp = toy_models.random_sparse(n_states=8, n_actions=2, seed=3)
     free, only_start = restricted_distances(mdp, np.ones(8, bool)), restricted_distances(mdp, np.arange(8) == 0)
     np.testing.assert_allclose(free, solver.optimal_distances(mdp))

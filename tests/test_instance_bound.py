@@ -1,4 +1,4 @@
-"""The instance lower bound, against what can be computed by hand, and that its models do what they claim."""
+"""The instance lower bound equals hand computations, and its alternative models are as claimed."""
 
 import math
 
@@ -13,7 +13,7 @@ from experiments import instance_bound
 
 
 def two_ways(p: float, q: float) -> TabularMDP:
-    """From state 0, action 0 reaches state 1 with probability p and action 1 with probability q, else they stay."""
+    """Return a model: from state 0, action 0 reaches state 1 with probability p, action 1 with q, else they stay."""
     P = np.zeros((2, 2, 2))
     P[0, 0], P[0, 1] = (1 - p, p), (1 - q, q)
     P[1, :, 0] = 1.0
@@ -24,14 +24,14 @@ def bernoulli(p: float, q: float) -> float:
     return p * math.log(p / q) + (1 - p) * math.log((1 - p) / (1 - q))
 
 
-def test_two_coins_by_hand():
-    """With only two unknown numbers, the best models and the linear program can be written down."""
+def test_bound_of_two_actions_equals_hand_computation():
+    """With two unknown probabilities, the best alternatives and the linear program are known."""
     p, q, epsilon = 0.5, 0.3, 0.5
     found = instance_bound.limit(two_ways(p, q), 4.0, epsilon)
     assert found.finished
 
     def steps(share: float) -> float:
-        """With n tries, ``share`` of them of action 0: the cheapest model in which 1/q' is smaller by epsilon."""
+        """Return the evidence after n tries, ``share`` of them of action 0, against the nearest alternative model."""
         costs = []
         for worse in np.linspace(0.01, p, 2000):
             better = 1.0 / (1.0 / worse - epsilon)
@@ -45,7 +45,7 @@ def test_two_coins_by_hand():
     assert found.steps <= best * 1.001  # some of the models only: never more than the truth
 
 
-def test_evidence_of_two_coins_by_hand():
+def test_evidence_of_two_actions_equals_hand_computation():
     p, q, epsilon, tries = 0.5, 0.3, 0.5, np.array([700, 300, 1, 1])
     found = instance_bound.evidence(two_ways(p, q), tries, 4.0, epsilon)
     costs = [
@@ -85,8 +85,8 @@ def test_every_model_makes_the_answer_wrong():
     assert checked > 20
 
 
-def test_a_sure_world_has_to_be_tried_for_what_never_happens():
-    """In a line of states nothing varies, yet any pair could lead to the far end with a small probability."""
+def test_deterministic_model_needs_samples_too():
+    """In a line of states nothing is random, yet any pair could lead to the far end with a small probability."""
     P = np.zeros((4, 2, 4))
     for s in range(4):
         P[s, 0, min(s + 1, 3)] = P[s, 1, max(s - 1, 0)] = 1.0
@@ -100,6 +100,6 @@ def test_kl():
     assert instance_bound.kl(0.1) == pytest.approx(0.8 * math.log(9.0))
 
 
-def test_a_large_model_is_refused_in_one_line():
+def test_large_model_gives_one_line_error():
     with pytest.raises(InputError, match="at most 150 states"):
         instance_bound.limit(chain_model(n_states=200), 5.0, 1.0)

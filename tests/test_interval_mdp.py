@@ -1,4 +1,4 @@
-"""The rival statistics of model checkers: sets that hold the kernel, robust bounds, and the guarantee of the loop."""
+"""Interval MDPs (the statistics of model checkers): coverage, robust bounds, and the guarantee of a run."""
 
 import math
 
@@ -65,13 +65,13 @@ DELTA = 0.3
 
 
 def missed(rng, p, bound, n, looks_are_free=False):
-    """Whether the sets of one pair have ever lost p, in a run of n transitions."""
+    """Return whether the sets of one pair ever exclude p in n transitions."""
     S = len(p)
     counts = TransitionCounts(S, 1, 0, width=S)
     sets = FixedSampleSets(counts, pairs=1, delta=DELTA, branching=S, bound=bound)
     for t, successor in enumerate(rng.choice(S, n, p=p), start=1):
         record_transition(counts, 0, 0, int(successor))
-        if looks_are_free:  # the control: one look's share of delta for every one of them
+        if looks_are_free:  # control: every check uses the delta of a single check
             k = 1 + int(np.searchsorted(SAMPLE_GRID, t))
             sets._union_log = math.log(1 / DELTA) - 2 * math.log(k)
         if t not in SAMPLE_GRID:
@@ -92,8 +92,8 @@ def missed(rng, p, bound, n, looks_are_free=False):
     return False
 
 
-def test_the_sets_fail_as_rarely_as_they_should():
-    """The bounds are not vacuous: without the union over the grid they fail too often."""
+def test_interval_sets_fail_at_most_with_probability_delta():
+    """Control: without the union over the grid they fail too often."""
     rng = np.random.default_rng(1)
     for p in (np.array([0.5, 0.5]), np.array([0.9, 0.07, 0.03])):
         for bound in INTERVAL_BOUNDS:
@@ -101,7 +101,7 @@ def test_the_sets_fail_as_rarely_as_they_should():
     assert np.mean([missed(rng, np.array([0.5, 0.5]), "clopper-pearson", 400, True) for _ in range(50)]) > DELTA
 
 
-def test_a_pair_is_looked_at_on_the_grid_only():
+def test_intervals_are_updated_on_the_grid_only():
     counts = TransitionCounts(3, 1, 0)
     sets = FixedSampleSets(counts, pairs=3, delta=0.1, branching=3, bound="hoeffding")
     seen = []
@@ -146,7 +146,7 @@ def test_bounds_hold_at_every_plan(name, bound):
 
 
 @pytest.mark.parametrize("bound", INTERVAL_BOUNDS)
-def test_guarantee(bound):
+def test_intervals_answer_passes_the_audit(bound):
     mdp, L, epsilon = SMALL["traps"]
     arguments = {"method": "intervals", "method_args": {"bound": bound}, "seed": 1}
     result = adagoal.explore(ModelSimulator(mdp), L, epsilon, **arguments)
@@ -155,14 +155,14 @@ def test_guarantee(bound):
     assert all(result.certificate(g).upper <= L + epsilon + 1e-9 for g in result.goals)
 
 
-def test_a_growing_radius():
+def test_curriculum():
     mdp = toy_models.chain_model(n_states=5, slip=0.1)
     result = adagoal.explore(ModelSimulator(mdp), "all:20", 2.0, method="intervals", seed=1)
     assert result.status == "certified"
     assert adagoal.audit(result, mdp).ok
 
 
-def test_known_branching_is_cheaper_and_a_wrong_one_is_noticed():
+def test_known_branching_is_cheaper_and_a_wrong_one_is_reported():
     mdp, L, epsilon = SMALL["sparse"]
     most = int(np.diff(mdp.indptr).max())
     runs = [
@@ -175,7 +175,7 @@ def test_known_branching_is_cheaper_and_a_wrong_one_is_noticed():
         adagoal.explore(ModelSimulator(mdp), L, epsilon, method="intervals", method_args={"branching": 1})
 
 
-def test_an_unknown_bound_is_one_line():
+def test_unknown_bound_gives_one_line_error():
     with pytest.raises(
         adagoal.InputError, match="bound must be one of hoeffding, clopper-pearson, weissman, betting, got 'x'"
     ):
@@ -183,8 +183,8 @@ def test_an_unknown_bound_is_one_line():
 
 
 @pytest.mark.parametrize(("radius", "bound"), [(10, "clopper-pearson"), ("auto", "weissman"), (10, "betting")])
-def test_resume_is_bit_for_bit(radius, bound, tmp_path, monkeypatch):
-    """A run that is resumed from any checkpoint has the same result: the samples are restored."""
+def test_resume_equals_uninterrupted_run(radius, bound, tmp_path, monkeypatch):
+    """A run resumed from any checkpoint has the same result."""
     arguments = {"method": "intervals", "method_args": {"bound": bound}, "seed": 3, "budget": 30_000}
     whole = adagoal.explore("grid", radius, 1.0, **arguments)
     count = 0

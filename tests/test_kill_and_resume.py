@@ -1,4 +1,4 @@
-"""A run that is killed at any moment ends as if it had not been: see :mod:`kill_runs`."""
+"""Runs that are killed at any moment and resumed equal uninterrupted runs (see :mod:`kill_runs`)."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ def kill(seed: int, kills: int) -> str:
     return done.stdout
 
 
-def test_killed_runs_end_as_if_they_had_not_been() -> None:
+def test_killed_and_resumed_runs_equal_uninterrupted_runs() -> None:
     assert "0 differences" in kill(3, 8)
 
 
 @pytest.mark.slow
-def test_200_killed_runs_end_as_if_they_had_not_been() -> None:
+def test_200_killed_and_resumed_runs_equal_uninterrupted_runs() -> None:
     told = kill(0, 200)
     assert "200 kills" in told
     assert "0 differences" in told
@@ -54,7 +54,7 @@ def checkpoint(session: ExplorationSession) -> tuple[dict[str, Any], dict[str, A
 
 @pytest.mark.parametrize("radius", [2, "auto"])
 @pytest.mark.parametrize("rule", ["adagoal", "unigoal", "mega", tried_least])
-def test_every_rule_goes_on_bit_for_bit_from_any_checkpoint(rule: Rule, radius: float | str) -> None:
+def test_every_rule_resumes_identically_from_any_checkpoint(rule: Rule, radius: float | str) -> None:
     whole = begin(rule, radius)
     saved = [checkpoint(whole)]
     whole._run_stages(lambda run: saved.append(checkpoint(whole)))

@@ -1,4 +1,4 @@
-"""A run that is watched: who may look, what is shown while it goes on, and the one thing that may be asked of it."""
+"""The live report: its token, its data during a run, and the request to stop."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_the_page_needs_its_token(address: str, tmp_path: Path) -> None:
     assert (tmp_path / STOP_REQUEST_FILE).exists()
 
 
-def test_data_come_when_there_is_something_new(address: str, source: LiveRunSource, answers: list[Result]) -> None:
+def test_request_waits_for_new_data(address: str, source: LiveRunSource, answers: list[Result]) -> None:
     status, block, headers = ask(address + "data?after=")
     facts, arrays = unpack_data_block(block)
     assert status == 200
@@ -101,7 +101,7 @@ def test_data_come_when_there_is_something_new(address: str, source: LiveRunSour
         assert ask(f"{address}policy?goal={wrong}")[0] == 503
 
 
-def test_nothing_to_show_yet_is_said(tmp_path: Path) -> None:
+def test_page_says_if_there_is_no_data_yet(tmp_path: Path) -> None:
     with serve_report(LiveRunSource(tmp_path)) as address:
         status, page, _ = ask(address)
         assert status == 503
@@ -114,8 +114,8 @@ def test_nothing_to_show_yet_is_said(tmp_path: Path) -> None:
             pass
 
 
-def test_a_live_run_is_the_same_run(tmp_path: Path) -> None:
-    """Looking changes nothing."""
+def test_live_report_does_not_change_the_run(tmp_path: Path) -> None:
+    """A watched run equals an unwatched one."""
     seen: list[int] = []
     live = LivePublisher(tmp_path, lambda run: seen.append(run.steps))
     watched = api.explore(**SMALL, budget=4000, observe=live)
@@ -127,7 +127,7 @@ def test_a_live_run_is_the_same_run(tmp_path: Path) -> None:
     assert 0 < unpack_data_block(live.page_source.pack_data())[0]["steps"] <= 4000
 
 
-def test_a_live_run_has_the_setting_of_the_run(tmp_path: Path) -> None:
+def test_live_report_shows_the_settings_of_the_run(tmp_path: Path) -> None:
     live = LivePublisher(tmp_path, lambda run: None)
     watched = api.explore(**SMALL, goals=[3, 4], budget=4000, observe=live)
     assert watched.setting.goal_space == (3, 4)
@@ -135,23 +135,23 @@ def test_a_live_run_has_the_setting_of_the_run(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", ["//[", "/%", "http://[::1", "\x00"])
-def test_a_malformed_request_is_refused_without_a_word(
-    path: str, address: str, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_malformed_request_is_refused_silently(path: str, address: str, capfd: pytest.CaptureFixture[str]) -> None:
     host, port = address.split("/")[2].split(":")
     with socket.create_connection((host, int(port)), timeout=20) as connection:
         connection.sendall(f"GET {path} HTTP/1.1\r\nHost: {host}:{port}\r\nConnection: close\r\n\r\n".encode())
         answer = connection.recv(100)
     assert answer.split()[1][:1] == b"4"
-    with socket.create_connection((host, int(port)), timeout=20) as connection:  # one that goes away in the middle
+    with socket.create_connection(
+        (host, int(port)), timeout=20
+    ) as connection:  # a client that disconnects in the middle
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         connection.sendall(b"GET /")
     assert ask(address)[0] == 200
     assert capfd.readouterr().err == ""
 
 
-def test_a_folder_shows_its_last_save(tmp_path: Path) -> None:
-    """The result where there is one; else, and while a resumed run is ahead of it, the checkpoint."""
+def test_page_of_a_folder_shows_its_last_save(tmp_path: Path) -> None:
+    """The page shows the result, or the checkpoint if that is newer or there is no result."""
     api.explore(**SMALL, budget=1000, out=tmp_path)
     source = RunFolderSource(tmp_path)
     first = source.version_stamp()
@@ -173,7 +173,7 @@ def test_a_folder_shows_its_last_save(tmp_path: Path) -> None:
         source.request_stop()
 
 
-def test_a_run_on_another_terminal_is_watched_and_stopped(tmp_path: Path) -> None:
+def test_run_in_another_process_is_watched_and_stopped(tmp_path: Path) -> None:
     arguments = ["explore", "grid", "--radius", "8", "--epsilon", "0.01", "--quiet", "--out", str(tmp_path)]
     child = subprocess.Popen([sys.executable, "-m", "adagoal", *arguments], stdout=subprocess.PIPE, text=True)
     try:
@@ -192,13 +192,13 @@ def test_a_run_on_another_terminal_is_watched_and_stopped(tmp_path: Path) -> Non
     assert not (tmp_path / STOP_REQUEST_FILE).exists(), "a request is for one run"
 
 
-def test_a_request_of_yesterday_stops_nobody(tmp_path: Path) -> None:
+def test_old_stop_request_is_ignored(tmp_path: Path) -> None:
     (tmp_path / STOP_REQUEST_FILE).touch()
     assert api.explore(**SMALL, budget=1000, out=tmp_path).steps == 1000
     assert not (tmp_path / STOP_REQUEST_FILE).exists()
 
 
-def test_a_comparison_is_watched_as_its_runs_come_in(tmp_path: Path) -> None:
+def test_comparison_is_watched_while_it_runs(tmp_path: Path) -> None:
     source = ComparisonFolderSource(tmp_path)
     with pytest.raises(InputError, match="no run is finished yet"):
         source.current_page().render(live=True)
@@ -218,7 +218,7 @@ def test_a_comparison_is_watched_as_its_runs_come_in(tmp_path: Path) -> None:
         source.pack_data()
 
 
-def test_who_looks_locks_nobody_out(tmp_path: Path) -> None:
+def test_watching_takes_no_lock(tmp_path: Path) -> None:
     assert not is_folder_locked(tmp_path)
     with folder_lock(tmp_path):
         assert is_folder_locked(tmp_path)

@@ -1,4 +1,4 @@
-"""Local backups: the lower bound of lemma 4 at one state, against a plain twin, against sweeps, and in both worlds."""
+"""Local backups: lemma 4 at one state equals a reference implementation, and gives valid lower bounds in whole runs."""
 
 import math
 
@@ -27,7 +27,7 @@ SIZES = 10, 5, 40
 
 
 def tried(mdp, steps, seed=0):
-    """Counts of random actions."""
+    """Return the counts of random actions."""
     counts, rng, s = (
         TransitionCounts(mdp.n_states, mdp.n_actions, mdp.start, width=8),
         np.random.default_rng(seed),
@@ -49,8 +49,8 @@ def local(counts, V, q, probe=None, probing=False, ball=None):
     return LocalLowerBounds(V, probe, probing, q, LOG, *ball, CAP, counts.start, counts.n_actions)
 
 
-def twin(s, V, counts, q, ball):
-    """T_low V(s) and its greedy action, written down once more."""
+def reference(s, V, counts, q, ball):
+    """Return T_low V(s) and its greedy action, by the definition."""
     complete, frequency, radius = ball
     best, action = min(CAP, 1.0 + V[counts.start]), counts.n_actions
     for a in range(counts.n_actions):
@@ -75,7 +75,7 @@ def twin(s, V, counts, q, ball):
 
 
 @pytest.mark.parametrize("steps", [5, 50, 5000])
-def test_a_backup_against_its_twin(steps):
+def test_backup_equals_reference(steps):
     mdp = toy_models.random_sparse(n_states=9, n_actions=3, seed=4)
     counts, rng = tried(mdp, steps), np.random.default_rng(steps)
     q = rng.random(len(counts.n)) ** 3
@@ -84,7 +84,7 @@ def test_a_backup_against_its_twin(steps):
     ball = (rng.random(len(q)) < 0.5) & (counts.support > 1), p, rng.random(len(q)) ** 3
     for s in range(mdp.n_states):
         V = rng.random((2, mdp.n_states)) * CAP * rng.random()
-        value, action = twin(s, V[1].copy(), counts, q, ball)
+        value, action = reference(s, V[1].copy(), counts, q, ball)
         before = V.copy()
         found = backup_state(
             s, 1, local(counts, V, q, ball=ball), counts.successor, counts.count, counts.support, counts.n
@@ -105,8 +105,8 @@ def test_probing_names_the_action_and_still_backs_up():
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_bounds_raised_on_the_way_are_bounds(seed, monkeypatch):
-    """Lemma 5 after every rollout, at every state and not only at the start, where there are no plans at all."""
+def test_locally_raised_bounds_hold(seed, monkeypatch):
+    """Lemma 5 holds after every rollout at every state, in a run without plans."""
     mdp = toy_models.random_sparse(n_states=8, n_actions=2, seed=seed)
     truth, counts = solver.optimal_values(mdp), TransitionCounts(mdp.n_states, mdp.n_actions, mdp.start)
     estimates = CertifiedExplorer(counts, mdp.n_states, 6.0, 1.0, 0.1)
@@ -129,8 +129,8 @@ def test_bounds_raised_on_the_way_are_bounds(seed, monkeypatch):
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_bounds_of_pairs_whose_successors_are_known_are_bounds(seed):
-    """With plans and on the way, in a world that counts as large; and they are better than those of lemma 1."""
+def test_bounds_with_known_branching_hold(seed):
+    """In a run that counts as large, bounds from plans and local backups hold and are better than lemma 1."""
     mdp, lowest = toy_models.random_sparse(n_states=8, n_actions=2, seed=seed), []
     truth = solver.optimal_values(mdp)
     for dense in (5, 400):
@@ -150,7 +150,7 @@ def test_bounds_of_pairs_whose_successors_are_known_are_bounds(seed):
     assert lowest[0] > 0.9 * lowest[1]
 
 
-def test_the_same_backups_in_python_and_compiled():
+def test_python_and_compiled_backups_are_equal():
     """A Gymnasium environment and the simulator, on a deterministic model: same counts and same bounds, bit for bit."""
     mdp = extra_models.random_deterministic(n_states=10, n_actions=3, seed=1)
     outcomes = []
@@ -171,8 +171,8 @@ def test_the_same_backups_in_python_and_compiled():
     assert outcomes[0][0].sum() > 1000
 
 
-def test_a_column_is_not_raised_once_one_of_its_goals_was_found():
-    """Column 0 bounds goals never seen: after a discovery it must not be raised before its copy was made."""
+def test_shared_column_is_not_raised_after_one_of_its_goals_was_found():
+    """Column 0 bounds unseen goals; after a discovery it must be copied before it is raised."""
     mdp = extra_models.random_deterministic(n_states=12, n_actions=2, seed=0)
     counts, V = TransitionCounts(mdp.n_states, mdp.n_actions, mdp.start), np.zeros((1, mdp.n_states))
     plan = ExplorationPlan(local(counts, V, np.zeros(len(counts.n))), np.array([-1]), 50, np.full(len(counts.n), 2**62))
@@ -180,7 +180,7 @@ def test_a_column_is_not_raised_once_one_of_its_goals_was_found():
     assert counts.seen.sum() == 2
 
 
-def test_a_block_is_free_now_and_then():
+def test_one_sweep_is_free_at_regular_intervals():
     schedule = Schedule(h := Heuristics())
     schedule.update(1e6, *SIZES)
     schedule.spend_on_sweeps(2 * h.sweep_capacity)

@@ -1,4 +1,4 @@
-"""Mixture models: building them, what is refused, the kernels against their twins, and the misspecification check."""
+"""Mixture models: construction, bad input, sweeps against a reference, and the misspecification test."""
 
 import gymnasium
 import numpy as np
@@ -15,7 +15,7 @@ from adagoal.linear.mixture_counts import PSEUDO_COUNT, likeliest_theta, misfit_
 from adagoal.loop import run_exploration
 from adagoal.planning import mixture_sweeps
 from adagoal.planning.model_arrays import ThetaRegion, features_from_mixture
-from linear_models import interval, lower_twin, random_mixture, start, upper_twin
+from linear_models import interval, lower_reference, random_mixture, start, upper_reference
 
 CHAIN = np.array([[0.0, 1.0], [1.0, 0.0]])
 STAY = np.eye(2)
@@ -32,7 +32,7 @@ def test_phi_and_kernel():
 
 
 @pytest.mark.parametrize("signed", [False, True])
-def test_known_part(signed):
+def test_known_row_sums_reduce_the_parameters(signed):
     mdp, theta = random_mixture(1, signed=signed)
     theta0, N = mdp.mixture.theta_parametrisation
     np.testing.assert_allclose(theta0 + N @ (N.T @ (theta - theta0)), theta, atol=1e-9)
@@ -105,7 +105,7 @@ def test_known_part(signed):
         (lambda: adagoal.explore("mixture-windy", 40.0, method="vtr", env_args={"shape": "50x50"}), "policy table"),
     ],
 )
-def test_bad_input_is_one_line(make, words):
+def test_bad_input_gives_one_line_error(make, words):
     with pytest.raises(InputError, match=words) as caught:
         make()
     assert "\n" not in str(caught.value)
@@ -125,7 +125,7 @@ def test_contradictory_row_sums():
 
 
 @pytest.mark.parametrize("name", [n for n in MODEL_BUILDERS if n.startswith("mixture-")])
-def test_families(name):
+def test_built_in_families(name):
     world, _ = adagoal.envs.registry.make_single_env(name, {}, None, None)
     assert world.mixture.n_states == world.mdp.n_states >= 50
     assert np.isfinite(solver.optimal_distances(world.mdp, [world.start])).all()
@@ -138,7 +138,7 @@ def test_large_families_are_small_in_memory():
 
 
 @pytest.mark.parametrize("simplex", [False, True])
-def test_sweeps_against_their_twins(simplex):
+def test_mixture_sweeps_equal_reference(simplex):
     mdp, _ = random_mixture(5)
     m = mdp.mixture
     rng = np.random.default_rng(1)
@@ -148,13 +148,13 @@ def test_sweeps_against_their_twins(simplex):
     order, goal = rng.permutation(m.n_states), 6
     V, Y = 3 * rng.random(m.n_states), 3 + 3 * rng.random(m.n_states)
     V[goal] = Y[goal] = 0.0
-    V_twin = lower_twin(m, region, 7.0, goal, V, simplex, order)
-    Y_twin = upper_twin(m, region, 7.0, goal, Y, simplex, order)
+    V_reference = lower_reference(m, region, 7.0, goal, V, simplex, order)
+    Y_reference = upper_reference(m, region, 7.0, goal, Y, simplex, order)
     policy, inside = np.zeros(m.n_states, np.int16), np.arange(m.n_states) == goal
     mixture_sweeps.mixture_lower_sweep(order, inside, features, region, 7.0, V, policy)
     mixture_sweeps.mixture_upper_sweep(order, inside, features, region, 7.0, Y, policy)
-    np.testing.assert_allclose(V, V_twin)
-    np.testing.assert_allclose(Y, Y_twin)
+    np.testing.assert_allclose(V, V_reference)
+    np.testing.assert_allclose(Y, Y_reference)
 
 
 def test_width_ignores_constants():
@@ -167,7 +167,7 @@ def test_width_ignores_constants():
     np.testing.assert_allclose(up[1] - up[0], 5.0)
 
 
-def test_hops_are_lower_bounds():
+def test_hop_counts_are_lower_bounds():
     for seed in range(5):
         mdp, _ = random_mixture(seed)
         hops = start(mdp, "likelihood", L=50.0).estimates.V
@@ -183,8 +183,8 @@ def test_mixture_of_gymnasium_environments():
     assert adagoal.audit(result, world).ok
 
 
-def test_the_real_world_is_stepped_as_it_is():
-    """FrozenLake with success_rate = 0.5 is a quarter of the ice that never slips, and three of the usual one."""
+def test_real_environment_is_stepped_unchanged():
+    """FrozenLake with success_rate = 0.5 is a mixture: 1/4 without slipping, 3/4 standard."""
     lakes = [gymnasium.make("FrozenLake-v1", is_slippery=slippery) for slippery in (True, False)]
     real = gymnasium.make("FrozenLake-v1", success_rate=0.5)
     result = adagoal.explore(adagoal.mixture(lakes, world=real), 12.0, method="likelihood", budget=10**5)
@@ -202,20 +202,20 @@ def test_the_real_world_is_stepped_as_it_is():
 
 
 @pytest.mark.parametrize("method", ["likelihood", "vtr-pooled"])
-def test_misspecification_is_noticed(method):
+def test_misspecification_is_detected(method):
     base = {"rows": 4, "cols": 4}
     envs = [toy_models.open_grid_model(**base, slip=0.1), toy_models.open_grid_model(**base, slip=0.6)]
     other = adagoal.mixture(envs, world=toy_models.random_sparse(n_states=16, n_actions=4, seed=1))
     outside = adagoal.explore(other, 4.0, method=method, budget=3000)
     assert any("no kernel of the mixture allows" in line for line in outside.void)
-    # the same support, but even states are entered more often than any slip explains
+    # same support, but even states are entered more often than in any mixture
     p = toy_models.open_grid_model(**base, slip=0.3).kernel().toarray() * np.where(np.arange(16) % 2, 1.0, 2.0)
     truth = adagoal.envs.model.TabularMDP.from_dense((p / p.sum(axis=1, keepdims=True)).reshape(16, 4, 16))
     inside = adagoal.explore(adagoal.mixture(envs, world=truth), 4.0, 0.3, method=method, budget=60_000)
     assert any("do not fit" in line for line in inside.void)
 
 
-def test_a_true_mixture_is_not_accused():
+def test_true_mixture_is_not_rejected():
     for seed in range(12):
         mdp, _ = random_mixture(seed, signed=seed % 2 == 1)
         run = start(mdp, "vtr-pooled", seed=seed, epsilon=0.3)
@@ -224,8 +224,8 @@ def test_a_true_mixture_is_not_accused():
 
 
 @pytest.mark.parametrize("signed", [False, True])
-def test_most_likely(signed):
-    """The score vanishes at the maximiser, which is close to the truth; it is sane with hardly any data as well."""
+def test_likeliest_theta_maximises_the_likelihood(signed):
+    """The score is zero at the maximiser, which is close to the truth; little data gives finite values."""
     mdp, theta = random_mixture(4, signed=signed)
     run = start(mdp, "vtr-pooled", epsilon=0.05)
     run_exploration(run, 100_000)
@@ -239,8 +239,8 @@ def test_most_likely(signed):
     assert (vectors @ likeliest_theta(mdp.mixture, np.where(np.arange(len(vectors)) < 2, 1.0, 0.0)) > -1e-3).all()
 
 
-def test_p_values_are_p_values():
-    """Under the truth a p-value below 5% is not seen much more often than that; a wrong kernel is refuted."""
+def test_p_values_are_valid():
+    """Under the true model p-values below 5% occur in about 5% of cases; a wrong kernel is rejected."""
     rng = np.random.default_rng(0)
     group = np.repeat(np.arange(30), 4)
     p = rng.dirichlet(np.ones(4), size=30)

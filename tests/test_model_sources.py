@@ -1,4 +1,4 @@
-"""Models from matrices and files: what is right is kept bit for bit, what is wrong is one line."""
+"""Models from matrices and files: valid ones are kept exactly, invalid ones give one-line errors."""
 
 import numpy as np
 import pytest
@@ -15,7 +15,7 @@ P = np.array(random_dense(n_states=5, n_actions=2, seed=3).kernel().toarray()).r
 NAMES = {"labels": list("abcde"), "actions": ["left", "right"]}
 
 
-def test_dense_and_sparse_are_the_same_model():
+def test_dense_and_sparse_matrices_give_the_same_model():
     dense = adagoal.Model.from_dense(P, start=2, terminal=[4])
     listed = adagoal.Model.from_sparse([sparse.coo_matrix(P[:, a]) for a in range(2)], start=2, terminal=[4])
     for name in ("indptr", "successors", "probabilities", "terminal"):
@@ -24,11 +24,11 @@ def test_dense_and_sparse_are_the_same_model():
 
 
 @pytest.mark.parametrize("kind", [np.float32, np.float16])
-def test_probabilities_of_a_short_type_are_those_that_were_meant(kind):
+def test_probabilities_of_short_types_are_normalised(kind):
     short = P.astype(kind)
     short[4] = 0.0
     made = [adagoal.Model.from_dense(short, terminal=[4])]
-    if kind == np.float32:  # SciPy has no sparse matrices of the other one
+    if kind == np.float32:  # SciPy has no sparse matrices of float16
         listed = [sparse.csr_matrix(short[:, 0]), sparse.csr_matrix(short[:, 1], dtype=float)]
         made.append(adagoal.Model.from_sparse(listed, terminal=[4]))
     for model in made:
@@ -47,7 +47,7 @@ def test_sets_are_states_or_booleans():
     }
 
 
-def test_what_rounding_has_made_negative_is_zero():
+def test_tiny_negative_probabilities_become_zero():
     model = adagoal.Model.from_dense(broken((1, 0), [1.0, -1e-17, 0.0, 0.0, 0.0]))
     assert [part.tolist() for part in model.row(1, 0)] == [[0], [1.0]]
 
@@ -62,7 +62,7 @@ def test_rows_of_terminal_states_may_be_empty():
 @pytest.mark.parametrize(
     "model", [toy_models.two_room_grid(), adagoal.Model.from_dense(P, sets={"x": np.arange(5) > 2}, **NAMES)]
 )
-def test_a_file_gives_back_the_model(tmp_path, model):
+def test_saved_model_is_loaded_unchanged(tmp_path, model):
     again = adagoal.Model.load(model.save(tmp_path / "m.npz"))
     for name in ("indptr", "successors", "probabilities", "terminal"):
         assert (getattr(again, name) == getattr(model, name)).all()
@@ -157,14 +157,14 @@ def broken(place, value):
         ),
     ],
 )
-def test_what_is_wrong_is_one_line(make, line):
+def test_bad_matrices_give_one_line_error(make, line):
     with pytest.raises(adagoal.InputError) as caught:
         make()
     assert line in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
-def test_files_are_checked(tmp_path):
+def test_bad_files_give_one_line_error(tmp_path):
     model = adagoal.Model.from_dense(P)
     path = model.save(tmp_path / "m.npz")
     damaged = path.read_bytes()
@@ -184,8 +184,8 @@ def test_files_are_checked(tmp_path):
             adagoal.Model.load(tmp_path / f"{name}.npz")
 
 
-def test_a_run_keeps_the_matrix(tmp_path):
-    """Cut off, gone on with, audited and played like the same world by its name; nothing is given again."""
+def test_run_folder_stores_the_matrix(tmp_path):
+    """The run can be resumed, audited and played without passing the matrix again, as with a named model."""
     named = {"n_states": 5, "n_actions": 2, "seed": 3}
     for folder, env, arguments in (("named", "random-dense", named), ("run", P, {})):
         adagoal.explore(env, 20, 2.0, seed=1, budget=500, env_args=arguments, out=tmp_path / folder)
@@ -198,14 +198,14 @@ def test_a_run_keeps_the_matrix(tmp_path):
         assert [trial.goal for trial in adagoal.play(run_or_result, episodes=5)] == result.goals
 
 
-def test_a_later_run_in_the_folder_does_not_find_the_matrix(tmp_path):
+def test_new_run_in_the_folder_removes_the_matrix(tmp_path):
     adagoal.explore(P, 20, 2.0, budget=500, out=tmp_path / "run")
     adagoal.explore("chain", 4, budget=500, out=tmp_path / "run", overwrite=True)
     assert not (tmp_path / "run" / "model.npz").exists()
     assert adagoal.load(tmp_path / "run").model is None
 
 
-def test_the_command_line_takes_files(tmp_path, monkeypatch, capsys):
+def test_command_line_reads_model_files(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     adagoal.Model.from_dense(P, name="five", sets={"far": np.arange(5) > 2}, **NAMES).save("five.npz")
     assert (
@@ -226,7 +226,7 @@ def test_the_command_line_takes_files(tmp_path, monkeypatch, capsys):
     assert len(lines) == 2
 
 
-def test_a_file_that_is_no_model_is_pointed_to_how_to_make_one(tmp_path, monkeypatch, capsys):
+def test_error_of_a_wrong_file_says_how_to_make_a_model(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     np.save("P.npy", P)
     np.savez("P.npz", P)
@@ -240,7 +240,7 @@ def test_a_file_that_is_no_model_is_pointed_to_how_to_make_one(tmp_path, monkeyp
         assert "write mine:ID, with an ID that mine registers at Gymnasium" in line
 
 
-def test_a_file_can_be_checked(tmp_path, capsys):
+def test_check_reads_model_files(tmp_path, capsys):
     path = adagoal.Model.from_dense(P).save(tmp_path / "five.npz")
     assert run_command_line(["check", str(path)]) == 0
     assert "A run can be audited" in capsys.readouterr().out
@@ -251,7 +251,7 @@ def test_other_things_are_not_models():
     assert model_from_argument(3, {}) is None
 
 
-def test_a_matrix_that_was_altered_in_the_folder_is_noticed(tmp_path):
+def test_altered_matrix_in_the_folder_is_detected(tmp_path):
     adagoal.explore(P, 20, 2.0, budget=500, out=tmp_path / "run")
     path = tmp_path / "run" / "model.npz"
     path.write_bytes(path.read_bytes()[:-40])

@@ -1,4 +1,4 @@
-"""What people see who work in Python: a result below a cell, its page, and how far a run is."""
+"""Display in Python: results in notebooks, their pages, and progress."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ HOSTILE = "<script>hit()</script>"
 
 
 class Read(HTMLParser):
-    """The kinds of elements, and the text of every cell of the table."""
+    """Collects the tags, and the text of every cell of the table."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -54,7 +54,7 @@ def result() -> adagoal.Result:
     return adagoal.explore(**GRID)
 
 
-def test_a_result_below_a_cell_shows_the_nearest_goals(result: adagoal.Result) -> None:
+def test_html_of_a_result_shows_the_nearest_goals(result: adagoal.Result) -> None:
     text = result._repr_html_()
     rows = Read(text).cells[1:]
     nearest = sorted(result.goals, key=lambda g: (result.certificate(g).lower, g))
@@ -66,7 +66,7 @@ def test_a_result_below_a_cell_shows_the_nearest_goals(result: adagoal.Result) -
     assert ">certified</b>" in text
 
 
-def test_names_are_text_and_unknown_bounds_are_open() -> None:
+def test_names_are_escaped_and_unknown_bounds_are_open() -> None:
     P = np.zeros((3, 1, 3))
     P[[0, 1, 2], 0, [1, 2, 2]] = 1.0
     model = adagoal.Model.from_dense(P, labels=["a", "b", HOSTILE])
@@ -79,14 +79,14 @@ def test_names_are_text_and_unknown_bounds_are_open() -> None:
     assert read.cells[-1][3] == " (open)"
 
 
-def test_a_void_result_says_why(result: adagoal.Result) -> None:
+def test_void_result_shows_its_reason(result: adagoal.Result) -> None:
     void = replace(result, status=Status.VOID, void=["the reset leads <b>elsewhere</b>"], warnings=["slow & old"])
     text = void._repr_html_()
     assert "the reset leads &lt;b&gt;elsewhere&lt;/b&gt;" in text
     assert "slow &amp; old" in text
 
 
-def test_the_page_of_a_result_and_of_its_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_result_and_its_folder_have_the_same_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     result = adagoal.explore("chain", 4, budget=50, out=tmp_path / "run")
     page = adagoal.show(result)
     assert "Continue with" not in page.html, "a result has no folder to continue in"
@@ -105,12 +105,12 @@ def test_the_page_of_a_result_and_of_its_folder(tmp_path: Path, monkeypatch: pyt
     ("run", "line"),
     [(5, "run: must be a result, or the path of a run's folder, got 5"), ("nowhere", "nowhere")],
 )
-def test_what_has_no_page_is_one_line(run: Any, line: str) -> None:
+def test_object_without_a_page_gives_one_line_error(run: Any, line: str) -> None:
     with pytest.raises(adagoal.InputError, match=line):
         adagoal.show(run)
 
 
-def test_what_is_no_file_is_one_line(result: adagoal.Result, tmp_path: Path) -> None:
+def test_invalid_file_gives_one_line_error(result: adagoal.Result, tmp_path: Path) -> None:
     page = adagoal.show(result)
     with pytest.raises(adagoal.InputError, match="path: must be the path of a file, got 3"):
         page.save(3)  # type: ignore[arg-type]
@@ -118,7 +118,7 @@ def test_what_is_no_file_is_one_line(result: adagoal.Result, tmp_path: Path) -> 
         page.save(tmp_path)
 
 
-def test_a_run_shows_how_far_it_is(
+def test_run_shows_its_progress(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(progress_display, "PLAIN_LINE_SECONDS", 0.0)
@@ -138,7 +138,7 @@ def test_a_run_shows_how_far_it_is(
 
 @pytest.fixture
 def notebook(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Stand in for the kernel of a notebook; return the HTML of everything that is displayed."""
+    """Replace the notebook kernel; return the HTML of everything displayed."""
     shown: list[str] = []
 
     class Handle:
@@ -162,7 +162,7 @@ def notebook(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def test_a_notebook_shows_a_bar_before_the_first_rollout(notebook: list[str]) -> None:
-    """Without an argument, and without ipywidgets. The bar goes away at the end."""
+    """The bar needs neither an argument nor ipywidgets, and disappears at the end."""
     seen: list[list[str]] = []
     adagoal.explore("chain", 4, observe=lambda run: seen.append(notebook.copy()))
     assert seen[0][0] == '<div>starting</div><progress style="width:30em"></progress>'
@@ -173,7 +173,7 @@ def test_a_notebook_shows_a_bar_before_the_first_rollout(notebook: list[str]) ->
     assert notebook == []
 
 
-def test_names_in_a_progress_display_are_text(notebook: list[str]) -> None:
+def test_names_in_a_progress_display_are_escaped(notebook: list[str]) -> None:
     class Hostile(progress_display.ProgressDisplay):
         def describe(self) -> progress_display.Progress:
             return progress_display.Progress([HOSTILE], 0.25)
@@ -194,7 +194,7 @@ def test_a_comparison_in_a_notebook_shows_its_runs(notebook: list[str], tmp_path
     assert (tmp_path / "c" / "table.html").is_file()
 
 
-def test_a_terminal_shows_lines_that_are_rewritten(
+def test_terminal_display_rewrites_its_lines(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Every kind of run uses the same display; a comparison shows its table."""

@@ -26,7 +26,7 @@ from adagoal.envs import registry, toy_models
 from adagoal.envs.env_workers import EnvWorker
 from adagoal.envs.parallel_env import ParallelEnv
 from adagoal.parallel.worker_process import WorkerFactory, WorkerKilled
-from model_env import Impatient, ModelEnv, PairEnv, Twister, play, same_counts, with_terminal
+from model_env import MersenneTwister, ModelEnv, PairEnv, SelfTruncating, play, same_counts, with_terminal
 from test_action_masks import MaskedEnv, MaskedPairs, masked, never_played
 
 LAKE: dict[str, Any] = {"env": "FrozenLake-v1", "radius": 8, "epsilon": 2.0, "budget": 4_000, "workers": 3}
@@ -110,7 +110,7 @@ def test_processes_give_the_same_run_as_no_processes(
 
 
 def test_copies_with_any_generator_of_numpy(in_process: type[InProcessWorker]) -> None:
-    counts, _ = play(make_parallel_env(lambda: Twister(toy_models.chain_model(n_states=5, slip=0.2))), 300)
+    counts, _ = play(make_parallel_env(lambda: MersenneTwister(toy_models.chain_model(n_states=5, slip=0.2))), 300)
     assert counts.visits.sum() == 300
 
 
@@ -228,7 +228,7 @@ def test_what_is_wrong_with_an_environment_is_seen(in_process: type[InProcessWor
     torn = make_parallel_env(lambda: Torn(toy_models.chain_model(slip=0.1)))
     play(torn, 2_000)
     assert any("ended the episode at one visit and not at another" in line for line in torn.void_reasons)
-    late = make_parallel_env(lambda: Impatient(toy_models.chain_model(slip=0.1)))
+    late = make_parallel_env(lambda: SelfTruncating(toy_models.chain_model(slip=0.1)))
     play(late, 500)
     assert any("truncated" in line for line in late.warnings)
 

@@ -90,7 +90,7 @@ def test_a_wrong_certificate_is_found_out(folder: Path, tmp_path: Path, capsys: 
     assert "contradicts" in capsys.readouterr().out
 
 
-# --- how much few attempts say ---
+# --- contradictions by few episodes ---
 
 
 def geometric(rng: np.random.Generator, n: int) -> Floats:

@@ -196,7 +196,7 @@ def test_a_restart_makes_the_ball_smaller():
 
 @pytest.mark.parametrize("family", probabilities.FAMILIES)
 @pytest.mark.parametrize("seed", range(3))
-def test_no_claim_is_ever_false(family, seed):
+def test_no_claim_is_false(family, seed):
     record = probabilities.run_task(probabilities.Task(family, "adagoal", 0.01, seed), budget=20_000)
     assert not probabilities.broken(record)
 

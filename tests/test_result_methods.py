@@ -119,7 +119,7 @@ def test_a_finished_run_warns_where_it_was_called(tmp_path: Path) -> None:
     assert caught[0].filename == __file__
 
 
-# --- how to install what is missing ---
+# --- install commands for missing extras ---
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,7 @@ from adagoal.runs.run_folder import (
     open_locked_folder,
     save_interval_elapsed,
 )
-from sample_folder import KIND, build, look, look_state, results, state
+from sample_folder import KIND, read_numbers, read_state, results, state, write_folder
 
 
 @pytest.fixture
@@ -37,8 +37,8 @@ def unsynced(monkeypatch):
 
 
 def test_a_save_is_read_back_and_the_last_two_checkpoints_are_kept(tmp_path):
-    run = build(tmp_path / "a" / "run", 1, 2, 3)
-    assert look(run) == (3, 3)
+    run = write_folder(tmp_path / "a" / "run", 1, 2, 3)
+    assert read_numbers(run) == (3, 3)
     assert sorted(os.listdir(run / CHECKPOINTS_FOLDER)) == ["checkpoint-000002.npz", "checkpoint-000003.npz"]
     assert sorted(os.listdir(run)) == [
         CHECKPOINTS_FOLDER,
@@ -54,19 +54,19 @@ def test_a_save_is_read_back_and_the_last_two_checkpoints_are_kept(tmp_path):
 def test_checkpoints_and_results_are_saved_apart(tmp_path):
     with open_locked_folder(tmp_path, KIND) as folder:
         folder.save_files(state(1))
-        assert look(tmp_path) == (1, None)
+        assert read_numbers(tmp_path) == (1, None)
         folder.save_files(state(2))
         folder.save_files(results=results(2))
         folder.save_files(results={"report.html": file_io.bytes_content(b"<p>2</p>")})
-        assert look(tmp_path) == (2, 2)
+        assert read_numbers(tmp_path) == (2, 2)
         folder.save_files(state(3))
-        assert look(tmp_path) == (3, 2)
+        assert read_numbers(tmp_path) == (3, 2)
     damaged_folders.delete(tmp_path / CHECKPOINTS_FOLDER / "checkpoint-000005.npz")
-    assert look(tmp_path) == (2, 2)
+    assert read_numbers(tmp_path) == (2, 2)
 
 
 def test_equal_content_gives_equal_files(tmp_path):
-    a, b = (build(tmp_path / name, 1, 2) for name in "ab")
+    a, b = (write_folder(tmp_path / name, 1, 2) for name in "ab")
     assert all((a / name).read_bytes() == (b / name).read_bytes() for name in damaged_folders.run_files(a))
 
 
@@ -139,14 +139,14 @@ def every_crash(template: Path, tmp_path: Path, work, allowed: set, final) -> No
         path = tmp_path / f"crash{after}"
         shutil.copytree(template, path)
         if not killed(path, after, work):
-            assert look(path) == final
+            assert read_numbers(path) == final
             break
-        found = look(path)
+        found = read_numbers(path)
         assert found in allowed, f"after {after} calls: {found}"
         seen.add(found)
         before = set(damaged_folders.run_files(path))
         with open_locked_folder(path, KIND):  # opening cleans up and changes nothing
-            assert look(path) == found
+            assert read_numbers(path) == found
         assert set(damaged_folders.run_files(path)) <= before | {
             "result.json",
             "policies.npz",
@@ -158,7 +158,7 @@ def every_crash(template: Path, tmp_path: Path, work, allowed: set, final) -> No
             assert len(leftovers) <= 2
         with open_locked_folder(path, KIND) as folder:
             folder.save_files(state(9), results(9))
-        assert look(path) == (9, 9)
+        assert read_numbers(path) == (9, 9)
         assert len(os.listdir(path / CHECKPOINTS_FOLDER)) <= 2
         shutil.rmtree(path)
         after += 1
@@ -167,12 +167,12 @@ def every_crash(template: Path, tmp_path: Path, work, allowed: set, final) -> No
 
 
 def test_a_crash_at_any_call_of_a_save_leaves_the_old_state_or_the_new_one(tmp_path, unsynced):
-    template = build(tmp_path / "template", 1, 2)
+    template = write_folder(tmp_path / "template", 1, 2)
     every_crash(template, tmp_path, lambda f: f.save_files(state(3), results(3)), {(2, 2), (3, 3)}, (3, 3))
 
 
 def test_a_crash_at_any_call_of_a_replacement_leaves_the_old_run_or_the_new_one(tmp_path, unsynced):
-    template = build(tmp_path / "template", 1, 2)
+    template = write_folder(tmp_path / "template", 1, 2)
 
     def replace(folder):
         folder.start_new_run()
@@ -186,9 +186,9 @@ def test_a_crash_in_the_first_save_leaves_no_run_or_the_new_one(tmp_path, unsync
     after = 0
     while killed(path := tmp_path / f"new{after}", after, lambda folder: folder.save_files(state(1))):
         saved = find_saved_run(path)
-        assert saved is None or look_state(saved) == 1
-        build(path, 2)
-        assert look(path) == (2, 2)
+        assert saved is None or read_state(saved) == 1
+        write_folder(path, 2)
+        assert read_numbers(path) == (2, 2)
         after += 1
     assert after > 15
 
@@ -205,7 +205,7 @@ def test_everything_is_synced_before_the_commit_and_the_folder_after_it(tmp_path
     monkeypatch.setattr(os, "open", opened)
     monkeypatch.setattr(os, "fsync", lambda handle: (calls.append(("sync", names[handle])), real_sync(handle)))
     monkeypatch.setattr(os, "replace", lambda a, b: (calls.append(("name", str(b))), real_replace(a, b)))
-    build(tmp_path, 1)
+    write_folder(tmp_path, 1)
     commit = calls.index(("name", str(tmp_path / MANIFEST_FILE)))
     written = ("checkpoint.npz", "result.json", "policies.npz", "report.html", "manifest.json")
     synced = {name for what, name in calls[:commit] if what == "sync"}
@@ -220,10 +220,10 @@ import sys
 sys.path.insert(0, {tests!r})
 from pathlib import Path
 from adagoal.runs.run_folder import open_locked_folder
-from sample_folder import state, results, KIND, look
+from sample_folder import state, results, KIND, read_numbers
 path = Path({path!r})
 with open_locked_folder(path, KIND) as folder:
-    number = 0 if folder.saved_run is None else look(path)[0]
+    number = 0 if folder.saved_run is None else read_numbers(path)[0]
     while True:
         number += 1
         folder.save_files(state(number), results(number))
@@ -240,13 +240,13 @@ def kill_in_a_loop(path: Path, times: int) -> None:
         said = process.stdout.readline()
         deadline = time.monotonic() + rng.uniform(0, 0.05)
         while time.monotonic() < deadline:
-            look(path)  # readers need no lock, and see one state at any time
+            read_numbers(path)  # readers need no lock, and see one state at any time
         process.send_signal(signal.SIGKILL)
         said += process.stdout.read()
         process.wait()
         process.stdout.close()
         confirmed = int(said.split()[-1])
-        number, result = look(path)
+        number, result = read_numbers(path)
         assert number == result
         assert last < confirmed <= number <= confirmed + 1
         last = number
@@ -265,7 +265,7 @@ def test_kill_9_while_saving_often(tmp_path):
 
 
 def test_the_lock_comes_first_and_dies_with_its_holder(tmp_path):
-    run = build(tmp_path, 1)
+    run = write_folder(tmp_path, 1)
     with open_locked_folder(run, KIND) as folder:
         before = {name: (run / name).read_bytes() for name in damaged_folders.run_files(run)}
         with pytest.raises(InputError, match="another run is writing there"), open_locked_folder(run, KIND):
@@ -293,7 +293,7 @@ def test_the_lock_dies_with_its_holder_even_if_workers_live_on(tmp_path):
             pass
         process.kill()
         process.wait()
-        build(tmp_path, 1)
+        write_folder(tmp_path, 1)
     finally:
         os.killpg(process.pid, signal.SIGKILL)
         process.wait()
@@ -301,7 +301,7 @@ def test_the_lock_dies_with_its_holder_even_if_workers_live_on(tmp_path):
 
 
 def test_an_error_before_the_first_checkpoint_leaves_the_old_run_as_it_was(tmp_path):
-    run = build(tmp_path, 1, 2)
+    run = write_folder(tmp_path, 1, 2)
     before = {name: (run / name).read_bytes() for name in damaged_folders.run_files(run)}
     with open_locked_folder(run, "training") as folder:
         folder.start_new_run()
@@ -311,7 +311,7 @@ def test_an_error_before_the_first_checkpoint_leaves_the_old_run_as_it_was(tmp_p
 
 
 def test_a_new_run_of_another_kind_replaces_the_old_one_and_its_results(tmp_path):
-    run = build(tmp_path, 1, 2)
+    run = write_folder(tmp_path, 1, 2)
     with open_locked_folder(run, "training") as folder:
         with pytest.raises(InputError, match=r"holds a run of another kind \(exploration\)"):
             folder.save_files(state(1))
@@ -336,7 +336,7 @@ def test_a_folder_in_which_nothing_was_saved_is_not_left_behind(tmp_path):
 
 @pytest.mark.parametrize("call", ["fsync", "replace", "open"])
 def test_what_the_system_refuses_is_one_line_and_leaves_the_old_state(tmp_path, monkeypatch, call):
-    run, real = build(tmp_path, 1), getattr(os, call)
+    run, real = write_folder(tmp_path, 1), getattr(os, call)
 
     def full(*arguments, **options):
         if call != "open" or arguments[1] & os.O_CREAT:
@@ -350,13 +350,13 @@ def test_what_the_system_refuses_is_one_line_and_leaves_the_old_state(tmp_path, 
             folder.save_files(state(2), results(2))
         monkeypatch.undo()
         assert damaged_folders.run_files(run) == before
-        assert look(run) == (1, 1)
+        assert read_numbers(run) == (1, 1)
         folder.save_files(state(2), results(2))
-    assert look(run) == (2, 2)
+    assert read_numbers(run) == (2, 2)
 
 
 def test_without_room_for_a_third_checkpoint_the_oldest_is_given_up(tmp_path, monkeypatch):
-    run, real = build(tmp_path, 1, 2), os.fsync
+    run, real = write_folder(tmp_path, 1, 2), os.fsync
 
     def full(handle):
         data = sorted(path for path in (run / CHECKPOINTS_FOLDER).iterdir() if path.name.startswith("checkpoint"))
@@ -367,7 +367,7 @@ def test_without_room_for_a_third_checkpoint_the_oldest_is_given_up(tmp_path, mo
     monkeypatch.setattr(os, "fsync", full)
     with open_locked_folder(run, KIND) as folder:
         folder.save_files(state(3), results(3))
-    assert look(run) == (3, 3)
+    assert read_numbers(run) == (3, 3)
     assert sorted(os.listdir(run / CHECKPOINTS_FOLDER)) == ["checkpoint-000002.npz", "checkpoint-000005.npz"]
 
 
@@ -404,49 +404,49 @@ def test_a_name_that_is_too_long_or_impossible(tmp_path):
     assert os.listdir(tmp_path) == []
 
 
-# --- no run, or none of this format ---
+# --- missing runs and other formats ---
 
 
 def test_no_run_is_one_line(tmp_path):
     for path in (tmp_path, tmp_path / "nowhere"):
         with pytest.raises(InputError) as caught:
-            look(path)
+            read_numbers(path)
         assert str(caught.value) == f"no adagoal run in {path} (manifest.json is missing)"
 
 
 def test_files_without_a_manifest_are_no_run(tmp_path):
-    run = build(tmp_path / "run", 1)
+    run = write_folder(tmp_path / "run", 1)
     shutil.move(run / CHECKPOINTS_FOLDER / "checkpoint-000001.npz", run / "checkpoint.npz")
     for name in (MANIFEST_FILE, MANIFEST_BACKUP_FILE):
         damaged_folders.delete(run / name)
     assert find_saved_run(run) is None
     with pytest.raises(InputError, match=r"^no adagoal run in .*run \(manifest.json is missing\)$"):
-        look(run)
+        read_numbers(run)
     with open_locked_folder(run, KIND) as folder:
         assert folder.saved_run is None
         folder.save_files(state(2))
-    assert look(run) == (2, None)
+    assert read_numbers(run) == (2, None)
     assert (run / "checkpoint.npz").exists(), "it is not ours"
 
 
 @pytest.mark.parametrize("number", [0, 1, 99])
 def test_another_format_is_one_line(tmp_path, number):
-    build(tmp_path, 1)
+    write_folder(tmp_path, 1)
     for name in (MANIFEST_FILE, MANIFEST_BACKUP_FILE):
         damaged_folders.put(tmp_path / name, f'{{"format": {number}}}'.encode())
     with pytest.raises(InputError, match=rf"format {number} is not known to this version \(it reads format 2\)"):
-        look(tmp_path)
+        read_numbers(tmp_path)
 
 
 def test_a_new_run_replaces_one_whose_manifest_is_damaged(tmp_path):
-    run = build(tmp_path / "run", 1)
+    run = write_folder(tmp_path / "run", 1)
     (run / "thesis.txt").write_text("years of work")
     for name in (MANIFEST_FILE, MANIFEST_BACKUP_FILE):
         damaged_folders.put(run / name, b"{}")
     with open_locked_folder(run, KIND) as folder:
         folder.start_new_run()
         folder.save_files(state(2))
-    assert look(run) == (2, None)
+    assert read_numbers(run) == (2, None)
     assert damaged_folders.run_files(run) == [
         f"{CHECKPOINTS_FOLDER}/checkpoint-000002.npz",
         MANIFEST_BACKUP_FILE,

@@ -176,7 +176,7 @@ def test_a_terminated_state_is_told_from_its_live_twin():
     assert result.void == []
 
 
-# --- how observations are read, as data ---
+# --- keys of observations as JSON ---
 
 
 @pytest.mark.parametrize(

@@ -42,7 +42,7 @@ def test_the_examples_of_the_pages(tmp_path, monkeypatch):
     assert PAGE.count("```") == 2 * len(BLOCKS)  # none is left out
 
 
-# --- out ---
+# --- export ---
 
 
 def robust(model: ExplicitModel, goal: int, hostile: bool) -> np.ndarray:
@@ -211,7 +211,7 @@ def test_umb_without_umbi_is_one_line(tmp_path, monkeypatch):
         write_explicit_model(model, tmp_path / "x.umb")
 
 
-# --- in ---
+# --- import ---
 
 
 def test_without_stormpy_a_program_is_one_line(tmp_path, monkeypatch, capsys):

@@ -31,7 +31,7 @@ from adagoal.parallel.worker_process import WorkerDied, WorkerFailure, WorkerKil
 from engine_tasks import Buggy, begun, die, fail, refuse, slowly, square
 from experiments import arena
 from experiments.__main__ import run as run_experiment
-from fake_ray import NoRay, NoRayActors
+from fake_ray import FakeRay, FakeRayActors
 
 FRESH = TaskResources(fresh_process=True)
 
@@ -82,7 +82,7 @@ def test_a_task_that_was_told_to_stop() -> None:
 WRONG = [
     ("bug", KeyError, "^1$"),
     ("unpicklable", RuntimeError, "^Unpicklable: odd$"),
-    ("particular", RuntimeError, "^Particular: odd$"),
+    ("particular", RuntimeError, "^OneWayPickle: odd$"),
 ]
 
 
@@ -116,7 +116,7 @@ def test_a_bug_in_a_worker_on_ray_keeps_its_traceback() -> None:
 
 
 def test_how_a_worker_on_ray_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
-    ray = NoRayActors()
+    ray = FakeRayActors()
     monkeypatch.setitem(sys.modules, "ray", ray)
     worker = RayWorker(Buggy, "the worker")
 
@@ -251,8 +251,8 @@ def tables(experiment: Experiment, folder: Path, engine: Engine, **given: Any) -
     return (folder / "arena.md").read_text(), {file.name for file in (folder / "cells").iterdir()}
 
 
-def without_ray(monkeypatch: pytest.MonkeyPatch, lost: set[int], *machines: dict[str, float]) -> NoRay:
-    found = NoRay(lost, list(machines) or [{"CPU": 4.0}])
+def without_ray(monkeypatch: pytest.MonkeyPatch, lost: set[int], *machines: dict[str, float]) -> FakeRay:
+    found = FakeRay(lost, list(machines) or [{"CPU": 4.0}])
     monkeypatch.setitem(sys.modules, "ray", found)
     return found
 

@@ -1,4 +1,4 @@
-"""AdaGoal-UCBVI: against a slow twin, its Properties 1 and 2, its stop, and the guarantee at the stop."""
+"""AdaGoal-UCBVI: against a slow reference, its Properties 1 and 2, its stop, and the guarantee at the stop."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from adagoal.planning.horizon_recursion import plan_finite_horizon
 from adagoal.planning.model_arrays import to_sparse_model
 from adagoal.tabular.ucbvi import EPSILON_SHARES, UCBVI, planning_horizon, ucbvi_bonuses
 from experiments.required_samples import for_ucbvi, pad_kernel
-from ucbvi_reference import Floats, random_counts, random_mdp, sampled, twin
+from ucbvi_reference import Floats, random_counts, random_mdp, reference, sampled
 
 UNLIMITED = 2**62
 
@@ -50,7 +50,7 @@ def audit_ok(mdp: TabularMDP, estimates: UCBVI) -> bool:
 
 
 @pytest.mark.parametrize("bonus", EPSILON_SHARES)
-def test_twin(bonus: str) -> None:
+def test_reference(bonus: str) -> None:
     for seed in range(10):
         mdp, rng = random_mdp(seed), np.random.default_rng(seed)
         counts = sampled(mdp, random_counts(mdp, rng, 3 if bonus == "simplified" else 9), rng)
@@ -60,7 +60,7 @@ def test_twin(bonus: str) -> None:
         p = counts.empirical_kernel().reshape(mdp.n_states, mdp.n_actions, mdp.n_states)
         n = counts.n.reshape(mdp.n_states, mdp.n_actions).astype(float)
         for g in estimates.goals.tolist():
-            D, U, policy = twin(p, n, mdp.terminal, mdp.start, g, len(estimates.goals), 12, bonus)
+            D, U, policy = reference(p, n, mdp.terminal, mdp.start, g, len(estimates.goals), 12, bonus)
             j = estimates.column[g]
             assert estimates.D[j] == pytest.approx(D, abs=1e-10)
             assert estimates.U[j] == pytest.approx(U, abs=1e-10)
@@ -171,7 +171,7 @@ def test_nothing_known() -> None:
 
 
 def test_golden() -> None:
-    """Planning on the two-room grid with 100 ideal samples of each pair, as it was when the twin agreed."""
+    """Planning on the two-room grid with 100 ideal samples of each pair, as it was when the reference agreed."""
     mdp = toy_models.two_room_grid(slip=0.0, eta=0.0)
     counts = sampled(mdp, np.full(mdp.n_states * 4, 100), np.random.default_rng(0))
     estimates = UCBVI(counts, 40.0, 1.0, 0.1, None, "simplified", H=50)

@@ -1,4 +1,4 @@
-"""Count single transitions, as no environment does."""
+"""Count a single transition, without an environment."""
 
 from adagoal.core.transition_data import TransitionCounts, count_transition
 

@@ -1,4 +1,4 @@
-"""AdaGoal-UCBVI once more, slow and obvious, and random models with random counts to hold the kernel against it."""
+"""A simple reference implementation of AdaGoal-UCBVI, and random models with random counts."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ def clip(x: float, low: float, high: float) -> float:
     return max(min(x, high), low)
 
 
-def twin(
+def reference(
     p: Floats, n: Floats, terminal: NDArray[np.bool_], start: int, goal: int, n_goals: int, H: int, bonus: str
 ) -> tuple[float, float, NDArray[np.int16]]:
-    """D, U and the policy [H, S] of one goal, from the text of the paper; p [S, A, S], n [S, A], delta = 0.1."""
+    """Return D, U and the policy [H, S] of one goal, by the paper; p [S, A, S], n [S, A], delta = 0.1."""
     S, A, _ = p.shape
     low, high, gap = np.zeros((3, S))
     policy = np.zeros((H, S), np.int16)
@@ -66,7 +66,7 @@ def twin(
 
 
 def random_mdp(seed: int) -> TabularMDP:
-    """Sparse, dense, with traps, or partly unreachable; every other one with terminal states."""
+    """Draw a sparse, dense or partly unreachable model, or one with traps; every other one has terminal states."""
     makers = (
         toy_models.random_sparse,
         toy_models.random_dense,
@@ -82,7 +82,7 @@ def random_mdp(seed: int) -> TabularMDP:
 
 
 def sampled(mdp: TabularMDP, n: NDArray[np.int64], rng: np.random.Generator) -> TransitionCounts:
-    """Counts after n[x] transitions of every pair x that can be used."""
+    """Draw counts after n[x] transitions of every available pair x."""
     counts = TransitionCounts(mdp.n_states, mdp.n_actions, mdp.start, width=int(np.diff(mdp.indptr).max()))
     counts.terminal |= mdp.terminal
     counts.seen[:] = True
@@ -98,6 +98,6 @@ def sampled(mdp: TabularMDP, n: NDArray[np.int64], rng: np.random.Generator) -> 
 
 
 def random_counts(mdp: TabularMDP, rng: np.random.Generator, most: float) -> NDArray[np.int64]:
-    """Counts of all orders of magnitude; some pairs were never tried."""
+    """Draw counts of all orders of magnitude; some pairs have none."""
     pairs = mdp.n_states * mdp.n_actions
     return np.where(rng.random(pairs) < 0.1, 0, 10 ** rng.uniform(0, most, pairs)).astype(np.int64)

@@ -363,7 +363,7 @@ def test_the_commands_say_it_in_one_line(run: Path, name: str, capsys: pytest.Ca
     assert "altered or damaged (its content does not match the manifest)" in said[0]
 
 
-# --- code that only the folder names ---
+# --- code named only by the folder ---
 
 
 def rename(run: Path, **settings: str) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from stable_baselines3.common.vec_env import DummyVecEnv
-from test_sb3 import Rewards, chooser, made, wide
+from test_sb3_goal_rules import Rewards, chooser, made, wide
 
 from adagoal.core.errors import InputError
 from adagoal.sb3 import EnsembleTD3, NormalisedFeatures

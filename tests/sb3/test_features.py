@@ -11,7 +11,7 @@ import pytest
 import torch
 from gymnasium import spaces
 from stable_baselines3 import DDPG, TD3
-from test_sb3 import chooser, made
+from test_sb3_goal_rules import chooser, made
 
 from adagoal.sb3 import NormalisedFeatures
 

@@ -13,7 +13,7 @@ import pytest
 import torch
 from stable_baselines3 import HerReplayBuffer
 from stable_baselines3.common.vec_env import DummyVecEnv
-from test_sb3 import point_mass, success
+from test_sb3_goal_rules import point_mass, success
 
 from adagoal.sb3 import NormalisedFeatures
 
