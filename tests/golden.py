@@ -128,7 +128,7 @@ def sb3() -> dict[str, Any]:
     """Train a Stable-Baselines3 model with chosen goals; return the weights of its actor and critics."""
     sys.path.insert(0, str(Path(__file__).parent / "sb3"))
     from stable_baselines3 import DDPG
-    from test_sb3 import chooser, made
+    from test_sb3_goal_rules import chooser, made
 
     model = made(DDPG).learn(1_000, callback=chooser())
     return {name: digest(weights.numpy()) for name, weights in model.policy.state_dict().items()}

@@ -95,7 +95,7 @@ def flip():
         ("keys:0", r"goal_keys: an observation such as '\(0, 0\)' has no entries: it is one str"),
         ({}, "there must be at least one goal"),
         ({"door": "open"}, "must be names with functions, or with lists of states"),
-        ({"door": []}, "^goals: the goal 'door' has no states$"),
+        ({"door": []}, "^goals: the goal 'door' has no states; give it one"),
         ({"door": [99]}, r"must be one or more states in 0\.\.11, got 99"),
         (3, "must be states, labels, a function of observations, or named predicates, got 3"),
         ([True], "must be states"),

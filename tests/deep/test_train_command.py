@@ -109,7 +109,9 @@ def test_nan_observations_are_refused() -> None:
 
 def test_what_an_environment_raises_is_one_line() -> None:
     actor = NumpyActor([(np.zeros((6, 2)), np.zeros(2))], *np.ones((4, 1)), 5.0)
-    with rollout_worker([Config("test_train_command:Crashing-v0")], EnvSource("test_train_command:Crashing-v0"), SIZES) as link:
+    with rollout_worker(
+        [Config("test_train_command:Crashing-v0")], EnvSource("test_train_command:Crashing-v0"), SIZES
+    ) as link:
         link.send(("start_cycle", (0,)))
         assert isinstance(link.recv(), np.ndarray)
         link.send(("play_cycle", (0, {0: actor}, np.zeros((1, 2)), np.zeros((0, 1, 2)))))

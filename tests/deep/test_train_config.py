@@ -40,7 +40,6 @@ from adagoal.deep.config import RECIPES, Config, check_shared_program
         ("hidden", (64, 0)),
         ("hidden", (64, 1.5)),
         ("normaliser", "none"),
-        ("value_action", None),
         ("algorithm", "sac"),
         ("goal_rule", len),
         ("goal_rule", "nonsense"),

@@ -11,18 +11,14 @@ from typing import Any
 
 import pytest
 import torch
-from stable_baselines3 import HerReplayBuffer
 from stable_baselines3.common.vec_env import DummyVecEnv
 from test_sb3_goal_rules import point_mass, success
-
-from adagoal.sb3 import NormalisedFeatures
 
 ROOT = Path(__file__).parents[2]
 SMALLER = {
     "n_envs=16": "n_envs=2",
     "learning_starts=1600": "learning_starts=100",
     "batch_size=1024": "batch_size=32",
-    "gradient_steps=400": "gradient_steps=2",
     "learn(144_000": "learn(300",
 }
 pytestmark = pytest.mark.filterwarnings("ignore")  # those of the environments
@@ -43,19 +39,22 @@ def executed(code: str) -> Any:
     return found["model"]
 
 
-def measured(name: str) -> tuple[dict[str, Any], dict[str, Any]]:
-    """A file of runs, and the first of them."""
-    data = json.loads((ROOT / "docs" / "data" / name).read_text())
-    return data, data["runs"][0]
+def load_benchmark(name: str) -> Any:
+    """A program of the folder benchmarks as a module."""
+    spec = importlib.util.spec_from_file_location(name, ROOT / "benchmarks" / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    program = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(program)
+    return program
 
 
 def test_the_small_example_learns() -> None:
     assert success(executed(example("docs/sb3.md", "TD3"))) >= 0.8
 
 
-@pytest.mark.parametrize("page", ["docs/sb3.md"])
-def test_an_example_runs(page: str) -> None:
-    code = example(page, "EnsembleTD3")
+def test_the_large_example_runs() -> None:
+    code = example("docs/sb3.md", "TQC")
     for old, new in SMALLER.items():
         assert old in code
         code = code.replace(old, new)
@@ -64,35 +63,26 @@ def test_an_example_runs(page: str) -> None:
     assert model._n_updates > 0
 
 
-@pytest.mark.parametrize("page", ["docs/sb3.md"])
-@pytest.mark.parametrize("name", ["sb3-push-ensemble.json", "sb3-push-ensemble-120k.json"])
-def test_the_settings_of_an_example_are_those_of_the_measured_runs(page: str, name: str) -> None:
-    spec = importlib.util.spec_from_file_location("sb3_push", ROOT / "benchmarks" / "sb3_push.py")
-    assert spec is not None
-    assert spec.loader is not None
-    program = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(program)
-    data, run = measured(name)
-    shown = executed(example(page, "EnsembleTD3").split("model.learn(")[0])
-    ran = program.learner(Namespace(**run | data["fixed"] | {"steps": 10_000}), DummyVecEnv([point_mass]))
+def test_the_settings_of_the_large_example_are_those_of_the_measured_runs() -> None:
+    data = json.loads((ROOT / "docs" / "data" / "sb3-push-tqc.json").read_text())
+    shown = executed(example("docs/sb3.md", "TQC").split("model.learn(")[0])
+    ran = load_benchmark("sb3_push").learner(
+        Namespace(**data["runs"][0] | {"steps": 10_000}), DummyVecEnv([point_mass])
+    )
     for setting in (
         *("gamma", "tau", "learning_rate", "batch_size", "learning_starts", "train_freq", "gradient_steps"),
-        *("action_penalty", "random_actions"),
+        *("ent_coef", "top_quantiles_to_drop_per_net"),
     ):
         assert getattr(shown, setting) == getattr(ran, setting), setting
     for setting in ("n_sampled_goal", "goal_selection_strategy"):
         assert getattr(shown.replay_buffer, setting) == getattr(ran.replay_buffer, setting), setting
-    assert shown.n_envs == program.ENVIRONMENTS
-    assert shown.action_noise._sigma[0] == ran.action_noise._sigma[0]
-    assert [w.shape[2] for w in shown.critic.weights] == [w.shape[2] for w in ran.critic.weights]
+    assert shown.policy_kwargs["net_arch"] == ran.policy_kwargs["net_arch"]
+    assert shown.policy_kwargs["n_critics"] == ran.policy_kwargs["n_critics"]
 
 
-def test_the_settings_of_tqc_are_those_of_the_measured_runs() -> None:
-    call = example("docs/sb3.md", "TQC").removeprefix("model = ")
-    names = {"HerReplayBuffer": HerReplayBuffer, "NormalisedFeatures": NormalisedFeatures, "env": None}
-    shown = eval(call, names | {"TQC": lambda *_, **given: given})
-    _, run = measured("sb3-push-tqc.json")
-    keys = {"gamma": "gamma", "tau": "tau", "learning_rate": "rate", "batch_size": "batch", "gradient_steps": "updates"}
-    assert {name: shown[name] for name in keys} == {name: run[key] for name, key in keys.items()}
-    assert shown["policy_kwargs"]["n_critics"] == run["critics"]
-    assert shown["policy_kwargs"]["net_arch"] == [run["width"]] * 3
+def test_the_settings_of_the_small_example_are_those_of_the_measured_runs() -> None:
+    settings = load_benchmark("sb3_reach").SETTINGS
+    shown = executed(example("docs/sb3.md", "TD3").split("model.learn(")[0])
+    for name, value in settings.items():
+        found = getattr(shown, name)
+        assert getattr(found, "frequency", found) == value, name

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from stable_baselines3 import DDPG, PPO, SAC, TD3, HerReplayBuffer
+from stable_baselines3.common.logger import configure
 from stable_baselines3.common.noise import NormalActionNoise
 from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecMonitor, VecNormalize
 
@@ -276,6 +277,24 @@ def test_with_ddpg_and_more_critics_d_is_their_mean() -> None:
     D, E = callback._distance_and_error(start, wide(np.random.default_rng(0), 5))
     np.testing.assert_allclose(0.96 ** (D - 1.0), 1.0 - 0.04 * 5.0, rtol=1e-5)
     np.testing.assert_allclose(E, 2.0, rtol=1e-5)
+
+
+def test_a_text_gives_the_goals_of_the_environment_and_what_is_chosen_is_logged() -> None:
+    callback = ChooseGoals("adagoal-proportional", "scale=4", radius=15.0, candidates=50)
+    model = made(TD3)
+    logged: dict[str, list[float]] = {}
+    model.set_logger(configure(format_strings=[]))
+    record_mean = model.logger.record_mean
+    model.logger.record_mean = lambda name, value: (logged.setdefault(name, []).append(value), record_mean(name, value))
+    model.learn(300, callback=callback)
+    chosen = np.array(callback.chosen_goals)
+    assert 1.5 < np.abs(chosen).max() <= 4.1  # goals of the environment lie within 1
+    assert set(logged) == {"goals/D", "goals/E", "goals/L", "goals/reachable"}
+    assert all(len(values) == len(chosen) for values in logged.values())
+    assert set(logged["goals/L"]) == {15.0}
+    assert all(0.0 <= value <= 1.0 for value in logged["goals/reachable"])
+    with pytest.raises(InputError, match=r"^goals: must be env or scale=K\[,air=P\], got 'wide'$"):
+        ChooseGoals("unigoal", "wide", radius=3)
 
 
 def test_a_model_without_hindsight_is_warned_of() -> None:

@@ -205,7 +205,7 @@ class Result:
         """
         number = self._goal_number(goal)
         if number not in self.certificates:
-            raise InputError(f"goal {goal} is not among the goals that were seen")
+            raise InputError(f"goal {goal} is not among the goals that were seen; result.table() lists them")
         return self.certificates[number]
 
     def error(self, goal: int | str) -> float:
@@ -222,7 +222,9 @@ class Result:
         """
         number = self._goal_number(goal)
         if number not in self.errors:
-            raise InputError(f"goal {goal} is not among the {len(self.goals)} goals of the result")
+            raise InputError(
+                f"goal {goal} is not among the {len(self.goals)} goals of the result; result.goals lists them"
+            )
         return self.errors[number]
 
     def policy(self, goal: int | str) -> Policy:
@@ -478,7 +480,7 @@ class Result:
             raise InputError("this result has no folder; explore with out=..., or load it from one", "run")
         saved = read_saved_run(self.folder, lambda saved: saved.result_files().load_json("result.json", RESULT_SCHEMA))
         if saved != json.loads(json.dumps(self.to_dict())):
-            raise InputError(f"{self.folder} holds another run by now", "run")
+            raise InputError(f"{self.folder} holds another run by now; load it again", "run")
         return self.folder
 
     def to_dict(self) -> dict[str, Any]:
@@ -565,7 +567,9 @@ def find_model_states(result: Result, n_states: int) -> Longs:
         if number is not None:
             states[number] = state
     if (states < 0).any():
-        raise InputError(f"the result is about other states than the {n_states} of the model")
+        raise InputError(
+            f"the result is about other states than the {n_states} of the model; give the model of the run"
+        )
     return states
 
 

@@ -271,7 +271,7 @@ class SavedRun:
 
     def checkpoint_files(self) -> FolderFiles:
         """Return the files of the newest checkpoint that is intact."""
-        problem = InputError(f"{self.path}: holds no checkpoint")
+        problem = InputError(f"{self.path}: holds no checkpoint, so it cannot be resumed; start the run again")
         for index, entries in enumerate(self.manifest.checkpoints):
             paths = {name: [staged_file_path(self.path, name, entry.generation)] for name, entry in entries.items()}
             files = FolderFiles(self.path, entries, paths)
@@ -457,7 +457,7 @@ class RunFolder:
         began = time.monotonic()
         previous = None if self._starts_new_run else self.saved_run
         if previous is not None and previous.kind != self.kind:
-            raise InputError(f"{self.path}: holds a run of another kind ({previous.kind})")
+            raise InputError(f"{self.path}: holds a run of another kind ({previous.kind}); give another folder")
         # Staged names alone do not tell the last number: a commit renames result files, so none may be left.
         if self._previous_run is not None:
             self._generation = max(self._generation, self._previous_run.manifest.generation)

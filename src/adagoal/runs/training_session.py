@@ -192,7 +192,7 @@ def start_training(
         return run_new(None)
     path = check_folder_path("out", out)
     if path.exists() and not path.is_dir():
-        raise InputError(f"{path} is not a folder", name="out")
+        raise InputError(f"{path} is not a folder; give another name", name="out")
     with open_locked_folder(path, RunKind.TRAINING) as folder:
         if overwrite:
             folder.start_new_run()
