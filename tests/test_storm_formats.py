@@ -23,13 +23,14 @@ needs_storm = pytest.mark.skipif(storm_missing, reason="stormpy is not installed
 
 DOCS = Path(__file__).parents[1] / "docs"
 PAGE = (DOCS / "models.md").read_text()
-BLOCKS = re.findall(r"(<!-- needs storm -->\n)?```(python|console|prism)\n(.*?)```", PAGE, re.S)
-WALK = next(text for _, kind, text in BLOCKS if kind == "prism")
+BLOCKS = re.findall(r"(<!-- needs storm -->\n)?```(python|console|prism|text)\n(.*?)```", PAGE, re.S)
+WALK, PROPERTIES = (next(text for _, kind, text in BLOCKS if kind == wanted) for wanted in ("prism", "text"))
 
 
 def test_examples_of_the_pages(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("walk.prism").write_text(WALK)
+    Path("walk.props").write_text(PROPERTIES)
     space: dict[str, object] = {}
     for needs, kind, text in BLOCKS:
         if needs and storm_missing:
@@ -70,7 +71,7 @@ def robust(model: ExplicitModel, goal: int, hostile: bool) -> np.ndarray:
                     p[i] += extra
                     left -= extra
                 assert abs(left) < 1e-9
-                values.append(model.choice_costs[c] + p @ V[model.successors[k]])
+                values.append(model.state_costs[s] + p @ V[model.successors[k]])
             V[s] = min(values)
         if np.abs(V - old).max() < 1e-9:
             return V
@@ -79,21 +80,21 @@ def robust(model: ExplicitModel, goal: int, hostile: bool) -> np.ndarray:
 
 def read_drn(path: Path) -> ExplicitModel:
     """Read the file with code that is independent of the writer."""
-    first, names, cost, indptr, successors, low, high, sets = [0], [], [], [0], [], [], [], {}
+    costs, first, names, indptr, successors, low, high, sets = [], [0], [], [0], [], [], [], {}
     start = -1
     body = path.read_text().split("@model\n")[1]
     blocks = re.split(r"^state ", body, flags=re.M)[1:]
     for s, block in enumerate(blocks):
         head, *lines = block.splitlines()
-        number, _, *labels = head.split()
+        number, cost, *labels = head.split()
         assert int(number) == s
+        costs.append(float(cost.strip("[]")))
         start = s if "init" in labels else start
         for label in labels:
             sets.setdefault(label, np.zeros(len(blocks), bool))[s] = True
         for line in lines:
-            if action := re.fullmatch(r"\taction (\w+) \[(.*)\]", line):
+            if action := re.fullmatch(r"\taction (\w+) \[0\]", line):
                 names.append(action[1])
-                cost.append(float(action[2]))
                 indptr.append(indptr[-1])
             elif move := re.fullmatch(r"\t\t(\d+) : \[(.*), (.*)\]", line):
                 successors.append(int(move[1]))
@@ -101,8 +102,9 @@ def read_drn(path: Path) -> ExplicitModel:
                 high.append(float(move[3]))
                 indptr[-1] += 1
         first.append(len(names))
-    arrays = [np.array(part) for part in (cost, indptr, successors, low, high)]
-    return ExplicitModel("", start, ("",) * len(blocks), np.array(first), tuple(names), *arrays, sets)
+    arrays = [np.array(part) for part in (indptr, successors, low, high)]
+    state_names = ("",) * len(blocks)
+    return ExplicitModel("", start, state_names, np.array(costs), np.array(first), tuple(names), *arrays, sets)
 
 
 @pytest.mark.parametrize(
@@ -203,11 +205,11 @@ def test_bad_exports_give_one_line_error(tmp_path, monkeypatch, capsys, argument
     assert error.count("\n") == 1
 
 
-def test_umb_without_umbi_gives_one_line_error(tmp_path, monkeypatch):
-    monkeypatch.setitem(__import__("sys").modules, "umbi", None)
+def test_umb_without_stormpy_gives_one_line_error(tmp_path, monkeypatch):
+    monkeypatch.setitem(__import__("sys").modules, "stormpy", None)
     one = np.ones(1)
-    model = ExplicitModel("", 0, ("",), np.array([0, 1]), ("a",), one, np.array([0, 1]), np.array([0]), one, one, {})
-    with pytest.raises(adagoal.InputError, match="format: umb needs umbi: "):
+    model = ExplicitModel("", 0, ("",), one, np.array([0, 1]), ("a",), np.array([0, 1]), np.array([0]), one, one, {})
+    with pytest.raises(adagoal.InputError, match="format: umb needs stormpy: "):
         write_explicit_model(model, tmp_path / "x.umb")
 
 
@@ -227,7 +229,15 @@ def test_program_without_stormpy_gives_one_line_error(tmp_path, monkeypatch, cap
     [
         (WALK, [], "--model-constants: bad.prism needs values of its constants N"),
         (WALK, ["--model-constants", "N=3,M=1"], "has no open constant 'M'; it needs N"),
-        (WALK, ["--model-constants", "N=3", "--goals", "done"], "--goals: bad has no state and no set"),
+        (WALK, ["--model-constants", "N=3", "--goals", "done"], "--goals: 'done' is no label of bad.prism and no expr"),
+        (WALK, ["--model-constants", "N=3", "--goals", "y = 1"], "--goals: 'y = 1' is no label of bad.prism and no ex"),
+        (WALK, ["--model-constants", "N=3", "--goals", "x = 9"], "--goals: no state of bad.prism satisfies 'x = 9'"),
+        (WALK, ["--model-constants", "N=3", "--goals", '"a" | x=1'], "--goals: Storm cannot find these states of bad"),
+        (WALK, ["--model-constants", "N=3", "--goals", "x>1; x>2"], "--goals: 'x>1; x>2' contains 2 expressions"),
+        (WALK, ["--model-constants", "N=3", "--goals", "P=? [G x<1]"], "no property asks to reach some states"),
+        (WALK, ["--model-constants", "N=3", "--goals", "no.props"], "--goals: no.props: no such file"),
+        (WALK, ["--model-constants", "N=3", "--goals", "a.pctl,x>1"], "--goals: a.pctl cannot be combined with"),
+        (WALK, ["--model-constants", "N=3", "--avoid", "y=1"], "--avoid: 'y=1' is no label of bad.prism and no expr"),
         (WALK, ["--model-constants", "N"], "must look like key=value"),
         ("mdp\nmodule m\n x : [0..", [], "cannot be built by Storm"),
         ("ctmc\nmodule m\n x : [0..1];\n [] x=0 -> 2:(x'=1);\nendmodule", [], "is a CTMC; only DTMCs and MDPs"),
@@ -300,6 +310,56 @@ def test_jani_property_defines_its_target(tmp_path):
     line = ["explore", str(tmp_path / "line.jani"), "--radius", "4", "--goals", "reach N", "--quiet"]
     assert run_command_line([*line, "--model-constants", "N=2", "--out", str(tmp_path / "run")]) == 0
     assert adagoal.load(tmp_path / "run").members("reach N") == [2]
+
+
+MORE_PROPERTIES = """const int k;
+Pmax=? [ !(x=1) U<=k x=3 | "finished" ];
+Pmin=? [ G x<4 ];
+"""
+
+
+@needs_storm
+def test_expressions_and_property_files_are_goals(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("walk.prism").write_text(WALK)
+    Path("walk.props").write_text(MORE_PROPERTIES + PROPERTIES)
+    line = ["explore", "walk.prism", "--model-constants", "N=4", "--radius", "14", "--quiet"]
+    assert run_command_line([*line, "--goals", "walk.props", "--budget", "100", "--out", "file"]) == 3
+    Path("walk.props").unlink()
+    # The folder has the sets, so it needs neither the properties nor the program.
+    Path("walk.prism").rename("other.prism")
+    assert run_command_line(["resume", "file", "--budget", "100000", "--quiet"]) == 0
+    result = adagoal.load("file")
+    assert {name: result.members(name) for name in result.goal_names} == {
+        "halfway": [2],
+        "finished": [4],
+        '(x = 3) | "finished"': [3, 4],
+    }
+    assert adagoal.audit(result).ok
+    goals = ["x > 2 & x < N", '"finished" | x = 1', "finished", "x=2"]
+    result = adagoal.explore("other.prism", 14, env_args={"N": 4}, goals=goals)
+    assert list(result.goal_names) == goals
+    assert [result.members(name) for name in goals] == [[3], [1, 4], [4], [2]]
+    near = adagoal.explore("other.prism", within=9, probability=0.5, epsilon=0.3, env_args={"N": 4}, avoid=["x>3"])
+    assert near.arrays["avoided"].tolist() == [False, False, False, False, True]
+
+
+def test_stormvogel_reads_and_writes_our_files(tmp_path):
+    stormvogel_umbi = pytest.importorskip("stormvogel.umbi")
+    model_checking = pytest.importorskip("stormvogel.stormpy_utils.model_checking").model_checking
+    adagoal.explore("chain", 8, 1.0, env_args={"n_states": 4, "slip": 0.1}, out=tmp_path / "run")
+    certified, graph, empirical, _ = adagoal.export(tmp_path / "run", "umb")
+    for path in (certified, graph):
+        assert stormvogel_umbi.read_from_umb(path).is_interval_model()
+    model = stormvogel_umbi.read_from_umb(empirical)
+    steps = model_checking(model, 'R{"steps"}min=? [F "goal_3"]').at(model.initial_state)
+    ours = adagoal.Model.load(empirical)
+    assert steps == pytest.approx(solver.optimal_distances(ours, [3])[0], rel=1e-5)
+    stormvogel_umbi.write_to_umb(model, tmp_path / "back.umb")
+    back = adagoal.Model.load(tmp_path / "back.umb")
+    assert (back.kernel() != ours.kernel()).nnz == 0
+    assert back.actions == ours.actions
+    assert back.states("goal_3") == [3]
 
 
 @needs_storm
