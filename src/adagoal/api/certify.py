@@ -20,7 +20,13 @@ from adagoal.certification.criteria import make_criterion
 from adagoal.certification.episodes import EpisodePlayer, EpisodeTask, PairPlayer, open_players
 from adagoal.certification.policies import find_policy, fingerprint_function
 from adagoal.certification.value_spaces import CellTree, ValueSampler, ValueSpace, make_value_space
-from adagoal.core.argument_checks import check_folder_path, check_integer, refuse_unknown_arguments
+from adagoal.core.argument_checks import (
+    check_arguments,
+    check_folder_path,
+    check_integer,
+    document_settings,
+    refuse_unknown_arguments,
+)
 from adagoal.core.errors import InputError
 from adagoal.core.file_io import read_json, report_read_errors, write_json
 from adagoal.core.user_code import call_observer
@@ -29,7 +35,6 @@ from adagoal.deep.goal_envs import EnvSource, find_goal_setter, make_goal_env, r
 from adagoal.deep.policy import GoalPolicy
 from adagoal.envs.registry import make_gym_env
 from adagoal.runs.job import stop_on_signals
-from adagoal.settings.fields import check_arguments, document_settings
 from adagoal.settings.training import ClaimSettings, TrainingOptions
 
 if TYPE_CHECKING:

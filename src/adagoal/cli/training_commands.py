@@ -18,12 +18,12 @@ from adagoal.cli.certify_command import (
     test_goals_option,
 )
 from adagoal.cli.options import setting_options, skip_drawing_on_interrupt
+from adagoal.core.argument_checks import declared_settings
 from adagoal.core.errors import InputError
 from adagoal.core.file_io import write_json
 from adagoal.core.user_code import stdout_to_stderr
 from adagoal.deep.config import AUTO_RECIPE, RECIPES, Config, describe_auto_recipe, resolve_recipe
 from adagoal.settings.exploration import ExecutionOptions
-from adagoal.settings.fields import declared_settings
 from adagoal.settings.training import ClaimSettings, TrainingOptions
 
 if TYPE_CHECKING:
