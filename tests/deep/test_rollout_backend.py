@@ -1,4 +1,4 @@
-"""Another rollout engine: one class and one argument of the training."""
+"""A user-defined rollout backend is one class and one argument of ``train``."""
 
 from __future__ import annotations
 
@@ -49,8 +49,8 @@ class InProcessRollouts:
         self.is_closed = True
 
 
-def test_training_in_another_engine(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The results are those of worker processes, and no process is started."""
+def test_training_with_another_rollout_backend(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The results equal those of worker processes, and no process is started."""
     configs = [Config("point-mass", seed=seed, **TINY) for seed in (1, 2)]
     expected = Training(configs, workers=2)
     assert expected.run_until_pause() is Status.DONE
@@ -97,8 +97,8 @@ def test_workers_beyond_the_episodes_of_a_cycle_play_tests() -> None:
     assert sent == [["start_cycle", "play_cycle"]] * 2 + [["play_tests"]] * 2
 
 
-def test_the_public_functions_take_another_engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """``train`` and ``resume`` play with the given engine, and start no process."""
+def test_public_functions_accept_a_rollout_backend(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """``train`` and ``resume`` use the given backend and start no process."""
     monkeypatch.setattr(multiprocessing.process.BaseProcess, "start", None)
     made = []
 
