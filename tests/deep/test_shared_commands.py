@@ -27,7 +27,7 @@ def test_resume_report_and_play_on_a_training_run(
     assert run_command_line(["play", folder, "--episodes", "10", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["episodes"] == 10
     assert run_command_line(["play", folder, "--goals", "3"]) == 2
-    assert "--goals: is for explorations" in capsys.readouterr().err
+    assert "--goals: works for explorations only" in capsys.readouterr().err
     assert run_command_line(["audit", folder]) == 2
 
 

@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 
 from adagoal.cli.training_commands import train
+from adagoal.core.argument_checks import declared_settings
 from adagoal.core.errors import InputError
 from adagoal.deep.config import RECIPES, Config, check_shared_program
-from adagoal.settings.fields import declared_settings
 
 
 @pytest.mark.parametrize(
