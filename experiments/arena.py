@@ -12,7 +12,6 @@ from adagoal.comparison.comparison_output import (
     MethodScore,
     compute_scores,
     group_outcomes,
-    live_score_table,
     make_error_plots,
 )
 from adagoal.comparison.experiment import Experiment, ExperimentOptions, ExperimentReport, RunOutcome, TextTable
@@ -191,6 +190,5 @@ ARENA = Experiment(
     outcome_file=method_comparison.outcome_file_name,
     is_complete=method_comparison.is_complete_outcome,
     describe_outcome=method_comparison.describe_outcome,
-    live_table=live_score_table,
     defaults=CATALOGUE["arena"].defaults,
 )

@@ -20,7 +20,6 @@ from adagoal.comparison.comparison_output import (
     AnytimeAuditor,
     AuditCheck,
     compute_scores,
-    live_score_table,
     make_error_plots,
     make_score_table,
 )
@@ -198,17 +197,6 @@ def test_bad_input_gives_one_line_error(
     error = capsys.readouterr().err
     assert said in error
     assert error.count("\n") == 1
-
-
-def test_small_screen_shows_the_latest_runs() -> None:
-    """Five rules end, then the first one with another seed; the screen has three rows."""
-    record = measure(ExplorationSettings("chain", radius=5.0, budget=200))
-    ended = ["adagoal", "unigoal", "raregoal", "mega", "goid", "adagoal"]
-    records = [{**record, "setting": {**record["setting"], "goal_rule": rule}} for rule in ended]
-    shown = [list(column.cells) for column in live_score_table(records, 3).columns]
-    assert shown[2] == ["adagoal", "mega", "goid"]
-    assert shown[3] == ["2", "1", "1"]
-    assert live_score_table(records, 5).row_count == 5
 
 
 def test_methods_for_one_goal_can_be_compared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

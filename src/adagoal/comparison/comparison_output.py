@@ -15,7 +15,6 @@ from html import escape
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from rich.table import Table
 
 from adagoal import methods
 from adagoal.comparison.experiment import RunOutcome, TextTable
@@ -140,11 +139,6 @@ class MethodScore:
     seconds: float
     budget: int | None
 
-    @property
-    def group_key(self) -> tuple[str, str, str]:
-        """Environment, method and goal rule, which the runs share."""
-        return self.world, self.method, self.goal_rule
-
     def table_cells(self) -> tuple[str, ...]:
         """Return the row of the table (:func:`make_score_table`)."""
         ratio = self.own_stop / self.audit_stop if math.isfinite(self.own_stop) and self.audit_stop > 0 else math.nan
@@ -244,16 +238,6 @@ def make_score_table(scores: Sequence[MethodScore]) -> TextTable:
     """Return the table of scores."""
     header = ("world", "method", "goal rule", "runs", "own stop", "audit-stop", "own / audit", "audit holds", "seconds")
     return TextTable(header, [score.table_cells() for score in scores], n_left_columns=3)
-
-
-def live_score_table(records: Sequence[RunOutcome], max_rows: int) -> Table:
-    """Return the table so far; if it has too many rows for the screen, the rows whose runs ended last."""
-    scores = compute_scores(records)
-    if len(scores) > max_rows:
-        # Groups are in the order of their first record, so from reversed records the latest come first.
-        latest = [score.group_key for score in compute_scores(reversed(records))[: max(max_rows, 1)]]
-        scores = [score for score in scores if score.group_key in latest]
-    return make_score_table(scores).to_rich_table()
 
 
 def make_error_plots(records: Sequence[RunOutcome]) -> list[CurvePlot]:

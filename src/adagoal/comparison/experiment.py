@@ -32,7 +32,6 @@ from adagoal.settings.goal_spec import to_goals_argument
 
 if TYPE_CHECKING:  # worker processes import this module, and need none of these
     from matplotlib.figure import Figure
-    from rich.table import Table
 
     from adagoal.report.curve_page import CurvePlot
 
@@ -67,17 +66,6 @@ class TextTable:
         rule = ["---"] * self.n_left_columns + ["---:"] * (len(self.header) - self.n_left_columns)
         return "\n".join("| " + " | ".join(line) + " |" for line in (self.header, rule, *self.rows)) + "\n"
 
-    def to_rich_table(self) -> Table:
-        """Return the table for a terminal."""
-        from rich.table import Table
-
-        table = Table(box=None, pad_edge=False, header_style="bold", caption_justify="left")
-        for i, name in enumerate(self.header):
-            table.add_column(name, justify="left" if i < self.n_left_columns else "right", overflow="fold")
-        for row in self.rows:
-            table.add_row(*row)
-        return table
-
 
 @dataclass(frozen=True)
 class Experiment:
@@ -95,8 +83,6 @@ class Experiment:
     # Whether the content of a file is the outcome of this run; if not, the run is repeated.
     is_complete: Callable[[Any, RunOutcome, ExperimentOptions], bool] = lambda run, outcome, options: True
     describe_outcome: Callable[[RunOutcome], str] | None = None  # in words, for the progress display
-    # The outcomes so far as a table with at most this number of lines, for the progress display.
-    live_table: Callable[[Sequence[RunOutcome], int], Table] | None = None
     task_resources: Callable[[ExperimentOptions], TaskResources] = lambda options: TaskResources()
     defaults: Mapping[str, Any] = field(default_factory=dict)  # of its own options, and of ``seeds``
     file_stem: str = ""  # NAME of NAME.json and NAME.md; by default the name of the experiment
@@ -187,9 +173,9 @@ def _load_outcome(experiment: Experiment, name: str, run: Any, options: Experime
 
 
 class ExperimentProgress(ProgressDisplay):
-    """Progress of an experiment: a table or a bar if the display is live, else one line per finished run."""
+    """Progress of an experiment: a bar if the display is live, else one line per finished run."""
 
-    throttled, ticking = False, True
+    throttled = False
 
     def __init__(self, quiet: bool = False) -> None:
         super().__init__(quiet)
@@ -220,18 +206,12 @@ class ExperimentProgress(ProgressDisplay):
         self()
 
     def describe(self) -> Progress:
-        """Return the number of runs, and the table of the outcomes so far if the experiment has one."""
-        assert self._experiment is not None
+        """Return the number of runs, and the last outcome."""
         seconds = time.monotonic() - self._started
         state = f"{self.n_done} of {self.n_total} runs"
         plain_line = f"{state}: {self._last_outcome}" if self._last_outcome else ""
-        table = None
-        if self.is_live and self._experiment.live_table is not None:
-            # A copy: the clock describes again in a thread of its own, while the main thread adds outcomes.
-            table = self._experiment.live_table(self._outcomes.copy(), self._console.height - 3)
-            table.caption = f"{state}, {seconds:,.0f} s"
         share = self.n_done / max(self.n_total, 1)
-        return Progress([f"{state}, {seconds:,.0f} s   {self._last_outcome}"], share, plain_line, table)
+        return Progress([f"{state}, {seconds:,.0f} s   {self._last_outcome}"], share, plain_line)
 
 
 def run_uninterrupted(

@@ -21,7 +21,7 @@ from typing import Any
 
 from adagoal import goal_rules, methods, parallel
 from adagoal.api.explore import audit
-from adagoal.comparison.comparison_output import AnytimeAuditor, Comparison, live_score_table, make_error_plots
+from adagoal.comparison.comparison_output import AnytimeAuditor, Comparison, make_error_plots
 from adagoal.comparison.experiment import (
     Experiment,
     ExperimentOptions,
@@ -202,7 +202,6 @@ COMPARE = Experiment(
     outcome_file=outcome_file_name,
     is_complete=is_complete_outcome,
     describe_outcome=describe_outcome,
-    live_table=live_score_table,
     file_stem="table",
 )
 
