@@ -14,9 +14,9 @@ import pytest
 from small_training import load_policy
 
 import adagoal
-from adagoal.certification import certifier
+from adagoal.certification import certificate as certificates
 from adagoal.certification.certificate import CellVerdict, Certification, Claim, Verdict
-from adagoal.certification.certifier import Certifier
+from adagoal.certification.certifier import SPLIT_SAMPLE_SIZE, Certifier
 from adagoal.certification.episodes import open_players
 from adagoal.certification.value_spaces import CellTree
 from adagoal.cli.main import run_command_line
@@ -28,7 +28,7 @@ from adagoal.core.types import Bools, Floats
 from adagoal.deep.env_inspection import measure_dimensions
 from adagoal.deep.goal_envs import EnvSource, GoalEnv
 from adagoal.deep.policy_evaluation import prepare_certification
-from adagoal.report.training_figures import certified_share_map
+from adagoal.report.figures import verdict_share_map
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 from deep_certify import CLAIM, POLICIES, coins, counted, flat, square
@@ -141,7 +141,7 @@ def test_weaker_bounds_fail(monkeypatch: pytest.MonkeyPatch) -> None:
     def once(successes: int, trials: int, q: float, alpha: float) -> bool:
         return trials > 0 and clopper_pearson_interval(successes, trials, 1.0 - 2.0 * CLAIM.delta)[0] > q
 
-    monkeypatch.setattr(certifier, "rejects_at_most", once)
+    monkeypatch.setattr(certificates, "rejects_at_most", once)
     assert any(wrong > 3 for wrong in failures(6))
 
 
@@ -174,10 +174,10 @@ def test_probability_below_the_bound_is_refuted() -> None:
 
 def test_figure_of_three_coordinates_aggregates_the_third() -> None:
     def cell(verdict: Verdict, x: float, z: tuple[float, float]) -> CellVerdict:
-        return CellVerdict(verdict, np.array([x, 0.0, z[0]]), np.array([x + 1.0, 1.0, z[1]]), 0.25, 9, 9, 0.0, 1.0)
+        return CellVerdict(verdict, np.array([x, 0.0, z[0]]), np.array([x + 1.0, 1.0, z[1]]), 0.25, 9, 9, 0, 0.0, 1.0)
 
     near = [cell(Verdict.CERTIFIED, 0.0, (0.0, 3.0)), cell(Verdict.REFUTED, 0.0, (3.0, 4.0))]
-    share, extent = certified_share_map([*near, cell(Verdict.REFUTED, 1.0, (0.0, 4.0))], 0, 1)
+    share, extent = verdict_share_map([*near, cell(Verdict.REFUTED, 1.0, (0.0, 4.0))], "certified", 0, 1)
     assert extent == (0.0, 2.0, 0.0, 1.0)
     np.testing.assert_allclose(share[:50], 0.75)
     np.testing.assert_allclose(share[50:], 0.0)
@@ -227,7 +227,7 @@ def test_goals_that_split_cells_are_not_played() -> None:
     played: list[Floats] = []
     Certifier(Claim(radius=5, halvings=0, rollouts=200), space, 0).run(reach)
     assert len(played) > 0
-    assert len(drawn[0]) == certifier.SPLIT_SAMPLE_SIZE
+    assert len(drawn[0]) == SPLIT_SAMPLE_SIZE
     assert not np.isin(np.concatenate(played), drawn[0]).any()
 
 

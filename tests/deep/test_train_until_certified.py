@@ -22,7 +22,7 @@ from adagoal.report import training_page as report
 
 
 def cell(low: list[float], high: list[float]) -> CellVerdict:
-    return CellVerdict(Verdict.OPEN, np.array(low), np.array(high), 0.1, 0, 0, 0.0, 1.0)
+    return CellVerdict(Verdict.OPEN, np.array(low), np.array(high), 0.1, 0, 0, 0, 0.0, 1.0)
 
 
 def test_reachable_cells_are_chosen_by_their_distances() -> None:

@@ -157,8 +157,7 @@ def evaluate(folder: Path, as_json: bool, **given: Any) -> None:
     from adagoal.deep import require_deep_extra
 
     require_deep_extra()
-    from adagoal.report.figures import save_figure
-    from adagoal.report.training_figures import draw_reached_goals
+    from adagoal.report.figures import draw_reached_goals, save_figure
     from adagoal.runs.train_result import load_training
 
     with stdout_to_stderr():
