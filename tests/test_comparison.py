@@ -15,7 +15,6 @@ import adagoal
 from adagoal.api import explore as api
 from adagoal.cli.main import run_command_line
 from adagoal.comparison import comparison_output, method_comparison
-from adagoal.comparison import experiment as runner
 from adagoal.comparison.comparison_output import (
     AnytimeAuditor,
     AuditCheck,
@@ -36,18 +35,17 @@ GRID = ExplorationSettings("grid", {"rows": 3, "cols": 3}, radius=3.5, epsilon=0
 
 
 def outcomes(cells: list[ExplorationSettings], folder: Path) -> list[Any]:
-    options = method_comparison.COMPARE.fill_in_defaults(out=folder)
-    return runner.collect_outcomes(
-        method_comparison.COMPARE,
-        cells,
-        options,
-        LocalEngine(1, print),
-        runner.ExperimentProgress(quiet=True),
+    tasks = {method_comparison.outcome_file_name(cell): (cell,) for cell in cells}
+    found = method_comparison.collect_outcomes(
+        *(method_comparison.measure_audited_run, tasks, folder, LocalEngine(1, print)),
+        method_comparison.RunsProgress(quiet=True),
+        lambda name, outcome: method_comparison.is_complete_outcome(tasks[name][0], outcome),
     )
+    return list(found.values())
 
 
 def measure(setting: ExplorationSettings) -> dict[str, Any]:
-    return method_comparison.measure_audited_run(setting, method_comparison.COMPARE.fill_in_defaults())
+    return method_comparison.measure_audited_run(setting)
 
 
 class FullAudit(AnytimeAuditor):

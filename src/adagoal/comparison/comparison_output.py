@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from adagoal import methods
-from adagoal.comparison.experiment import RunOutcome, TextTable
 from adagoal.core.exploration_run import ExplorationRun
 from adagoal.core.goal_space import GoalSpace
 from adagoal.core.tabular_policy import Policy, renumber_policies
@@ -33,6 +32,8 @@ from adagoal.runs.result import to_data_frame
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+RunOutcome = Any
+"""What a run measured, as read from its file: a dictionary or a list."""
 # Checks while the steps grow by a factor of 10. With 8 an audit-stop is about 33% too large at most.
 CHECKS_PER_DECADE = 8
 FIRST_CHECK_STEPS = 100
@@ -161,6 +162,20 @@ class MethodScore:
             return f"{steps:,.0f}"
         # With a larger budget a run that stopped by itself would not have changed its output.
         return f"> {self.budget:,}" if self.budget and self.stopped < self.runs else "never"
+
+
+@dataclass(frozen=True)
+class TextTable:
+    """A table of texts. The first ``n_left_columns`` are aligned to the left, the others are numbers."""
+
+    header: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    n_left_columns: int = 1
+
+    def to_markdown(self) -> str:
+        """Return the table as Markdown."""
+        rule = ["---"] * self.n_left_columns + ["---:"] * (len(self.header) - self.n_left_columns)
+        return "\n".join("| " + " | ".join(line) + " |" for line in (self.header, rule, *self.rows)) + "\n"
 
 
 @dataclass(frozen=True)
