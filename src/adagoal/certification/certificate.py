@@ -222,6 +222,18 @@ class Certification:
         return sum(cell.verdict == verdict for cell in self.cells)
 
     @property
+    def outcome(self) -> str:
+        """The status in words."""
+        good, bad = (
+            ("better or equal", "worse") if isinstance(self.claim, ComparisonClaim) else ("certified", "refuted")
+        )
+        sentences = {
+            Status.CERTIFIED: f"every cell is {good}",
+            Status.DECIDED: f"every cell is decided and some are {bad}",
+        }
+        return sentences.get(self.status, str(self.status))
+
+    @property
     def variables(self) -> list[str]:
         """Names of the V coordinates."""
         names = self.question.names

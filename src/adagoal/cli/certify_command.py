@@ -12,7 +12,7 @@ import click
 
 from adagoal.cli import options
 from adagoal.cli.options import echo_wrapped, setting_options, skip_drawing_on_interrupt
-from adagoal.core.errors import InputError, Status
+from adagoal.core.errors import InputError
 from adagoal.core.user_code import is_file_spec, load_from_file, stdout_to_stderr
 from adagoal.settings.exploration import ExecutionOptions
 from adagoal.settings.training import ClaimSettings, TrainingOptions
@@ -88,14 +88,8 @@ def certify(policy: str, out: Path | None, quiet: bool, as_json: bool, **given: 
         click.echo(json.dumps(certification.to_dict(), indent=1))
     else:
         print_certificate(certification)
-        good, bad = ("certified", "refuted") if given["versus"] is None else ("better or equal", "worse")
-        sentences = {
-            Status.CERTIFIED: f"every cell is {good}",
-            Status.DECIDED: f"every cell is decided, some are {bad},",
-        }
-        outcome = sentences.get(certification.status, certification.status)
         file = folder / ("certificate.png" if is_folder else "report.html")
-        click.echo(f"{outcome} after {certification.rollouts} rollouts: {file}")
+        click.echo(f"{certification.outcome} after {certification.rollouts} rollouts: {file}")
     with skip_drawing_on_interrupt("certificate.png", "the same command"):
         draw_certificate(certification, folder)
         # the folder of a run has a page of its own, which shows the certificate
