@@ -242,7 +242,7 @@ def test_random_systems_have_the_most_likely_path_and_can_be_repeated() -> None:
     script = runs[0].script("2")
     assert script.count("machine.throw()") == 2
     assert "# the system is random: this happened in 0.6" in script
-    assert "from test_machine import Dice, place" in script
+    assert "from test_state_machine import Dice, place" in script
 
 
 def test_a_random_start() -> None:
