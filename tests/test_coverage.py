@@ -80,7 +80,7 @@ def weaken(what, monkeypatch):
         monkeypatch.setattr(
             deterministic,
             "read_deterministic_map",
-            lambda *output: (m := read(*output)) and m._replace(loss=m.loss / 2),
+            lambda *args: (m := read(*args)) and m._replace(loss=m.loss / 2),
         )
     if what == "circles":
         monkeypatch.setattr(
