@@ -527,7 +527,7 @@ class Result:
         return adagoal.show(self)
 
     def plot(self) -> Any:
-        """Return a Matplotlib figure: the bounds of every goal, on the map if the environment has one.
+        """Return a Matplotlib figure: the bounds of every goal.
 
         Examples
         --------
