@@ -143,7 +143,7 @@ def test_bounds_of_pairs_whose_successors_are_known_are_bounds(seed):
         )
         run_exploration(run, 10_000)
         estimates.finalize(np.ones(len(estimates.D), bool))
-        assert estimates.confidence.complete.any() == (dense == 5)
+        assert estimates.confidence.uses_ball.any() == (dense == 5)
         goals = estimates.goal_state[1:]
         assert (estimates.V[:, 1:] <= truth[:, goals] + 1e-9).all()
         lowest.append(estimates.D[1:].sum())

@@ -42,7 +42,7 @@ def known_model(seed):
     """The same, where all successors of most pairs with several of them are known."""
     model = random_model(seed)
     complete = (np.random.default_rng([seed, 2]).random(S * A) < 0.7) & (model.support > 1) & (model.r < NO_DATA)
-    return model._replace(complete=complete, q=np.where(complete, 0.0, model.q))
+    return model._replace(uses_ball=complete, q=np.where(complete, 0.0, model.q))
 
 
 def moments(model, kind, x, f):
@@ -57,7 +57,7 @@ def low(model, x, f, exact):
     """Low_x(f) (lemmas 1, 3 and 4)."""
     if model.support[x] == 0:
         return 0.0
-    if model.complete[x]:
+    if model.uses_ball[x]:
         values, p, mean, variance = moments(model, "p_split", x, f)
         r, least = model.r[x], values.min()
         found = max(mean - math.sqrt(2 * r * variance) - r * (mean - least), least)

@@ -51,7 +51,7 @@ class ModelSimulator(BaseEnv):
         self._max_successors = int(np.diff(mdp.indptr).max())
         self._absent_pairs = np.flatnonzero(mdp.absent)
         # Absent pairs are known, so union bounds need not include them.
-        self.pair_bound -= len(self._absent_pairs)
+        self.pair_bound = mdp.n_states * mdp.n_actions - len(self._absent_pairs)
         self._position = np.array([mdp.start, -1, 0])  # state, goal column (-1: none), steps of the episode
         self._numbering: StateNumbering | None = None  # None: the numbers of the model
 
