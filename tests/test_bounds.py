@@ -42,7 +42,7 @@ def refresh(counts, recent, settled, log, branching=10**6):
         *(np.array([counts.sum()]), np.array([settled])),
     )
     found = PairRadii(*np.zeros((2, 1, K)), np.full(1, np.inf), np.full(1, np.inf), np.ones(1))
-    update_pair_radii(np.array([0]), tally, np.full(3, log), branching, found)
+    update_pair_radii(np.array([0]), tally, np.full(3, log), np.zeros(1), branching, found)
     return tuple(array[0] for array in found)
 
 
@@ -132,9 +132,8 @@ def test_kernel_coverage(p):
             mean, least = p_hat @ f, f.min()
             variance = p_hat @ (f - mean) ** 2
             low = solve_low_dual_in_ball(0, 0, model(p_hat, r=r), f[:, None], variance, mean, least)
-            missed |= (
-                max(low, closed_form_low_in_ball(mean, variance, least, r)) > inside @ f + 1e-9
-            )  # lower bounds of lemma 4
+            # lower bounds of lemma 4
+            missed |= max(low, closed_form_low_in_ball(mean, variance, least, r, 0.0)) > inside @ f + 1e-9
         misses += missed
     assert misses <= 100 * DELTA
 
@@ -256,7 +255,7 @@ def test_duals_against_a_solver(seed):
         worst(1, f.min()),
     )
     assert known <= exact_known + 1e-4
-    closed_known = closed_form_low_in_ball(mean, variance, f.min(), r)
+    closed_known = closed_form_low_in_ball(mean, variance, f.min(), r, 0.0)
     assert closed_known <= exact_known + 1e-4
     if r < 0.05:  # a search that begins at t = 0 ends early: a sweep takes the larger one of both
         assert known >= exact_known - 0.02 * (mean - exact_known) - 1e-4

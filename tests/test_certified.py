@@ -229,8 +229,8 @@ def test_a_large_world_goes_on_as_it_would_have():
     np.testing.assert_array_equal(plan.p[plan.uses_ball], again.p[plan.uses_ball])
     np.testing.assert_array_equal(plan.r[plan.uses_ball], again.r[plan.uses_ball])
     np.testing.assert_array_equal(plan.q, again.q)
-    arrays["complete_r"] = arrays["complete_r"][1:]
-    with pytest.raises(ValueError, match="complete_r"):
+    arrays["ball_r"] = arrays["ball_r"][1:]
+    with pytest.raises(ValueError, match="ball_r"):
         other.restore({name: np.array(a) for name, a in arrays.items()}, facts)
 
 

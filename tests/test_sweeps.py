@@ -42,7 +42,8 @@ def known_model(seed):
     """The same, where all successors of most pairs with several of them are known."""
     model = random_model(seed)
     complete = (np.random.default_rng([seed, 2]).random(S * A) < 0.7) & (model.support > 1) & (model.r < NO_DATA)
-    return model._replace(uses_ball=complete, q=np.where(complete, 0.0, model.q))
+    # Half of the balls are of pairs whose successors are all known, half of states whose number is not declared.
+    return model._replace(uses_ball=complete, q=np.where(complete & (seed % 2 == 0), 0.0, model.q))
 
 
 def moments(model, kind, x, f):
@@ -61,7 +62,7 @@ def low(model, x, f, exact):
         values, p, mean, variance = moments(model, "p_split", x, f)
         r, least = model.r[x], values.min()
         found = max(mean - math.sqrt(2 * r * variance) - r * (mean - least), least)
-        return max(found, least + best_t(p, values - least, r)) if exact else found
+        return (1 - model.q[x]) * (max(found, least + best_t(p, values - least, r)) if exact else found)
     values, p, mean, variance = moments(model, "p", x, f)
     r, near = model.r_low[x], (math.sqrt(1.5) + 1 / math.sqrt(1.5)) / 2
     width = max(math.sqrt(2 * r * max(variance, 2 * r * (0.01 * CAP) ** 2)), 0.01 * variance / CAP)

@@ -192,7 +192,7 @@ def _greedy_backup(state, V, local, successor, count, support, n):  # type: igno
             continue
         if support[x] == 1:
             value += closed_form_low(V[np.uintp(successor[x, 0])], 0.0, local.log / n[x], local.cap, 1.0 - local.q[x])
-        elif local.uses_ball[x]:
+        elif support[x] > 1 and local.uses_ball[x]:
             # Differences from V(s) are small, so mean(d^2) - mean(d)^2 loses fewer digits. It may still come out
             # negative, hence the max with 0 before the square root.
             m, square, own, least = 0.0, 0.0, V[s], np.inf
