@@ -306,9 +306,9 @@ def report_queue(outcomes: Sequence[RunOutcome], options: ExperimentOptions) -> 
         rows.append({"declared": declared, "certified": sum(o["status"] == "certified" for o in some), "steps": steps})
     lines = []
     for row in rows:
-        declared = "none" if row["declared"] is None else f"{row['declared']:,}"
+        number = "none" if row["declared"] is None else f"{row['declared']:,}"
         certified = f"{row['certified']} of {len(options.seeds)}"
-        lines.append([declared, certified, f"{row['steps']:,.0f}", f"{row['steps'] / rows[1]['steps']:.2f}"])
+        lines.append([number, certified, f"{row['steps']:,.0f}", f"{row['steps'] / rows[1]['steps']:.2f}"])
     text = TextTable(("declared states", "certified", "median steps", "ratio"), lines).to_markdown()
     return ExperimentReport(rows, text, {"rows": rows, "runs": outcomes})
 
