@@ -39,7 +39,7 @@ def random_model(seed, r=0.1, sizes=(0, 1, 1, 2, 3, 4, 5, 7)):
 
 
 def known_model(seed):
-    """The same, where all successors of most pairs with several of them are known."""
+    """The same, where most pairs with several successors use the ball of lemma 2."""
     model = random_model(seed)
     complete = (np.random.default_rng([seed, 2]).random(S * A) < 0.7) & (model.support > 1) & (model.r < NO_DATA)
     # Half of the balls are of pairs whose successors are all known, half of states whose number is not declared.
@@ -160,7 +160,7 @@ def test_lower_sweep(seed, exact):
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_lower_sweep_where_all_successors_are_known(seed):
+def test_lower_sweep_in_balls(seed):
     model, (V, _, column) = known_model(seed), start(seed)
     policy = np.full(V.shape, -1, np.int16)
     least, most = (lower_twin(model, V, exact)[0] for exact in (False, True))
