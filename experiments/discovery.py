@@ -26,8 +26,14 @@ from adagoal import goal_rules
 from adagoal.api.explore import explore
 from adagoal.certified.events import ConfidenceSets
 from adagoal.certified.explorer import CertifiedExplorer
-from adagoal.comparison.experiment import Experiment, ExperimentOptions, ExperimentReport, RunOutcome, TextTable
-from adagoal.comparison.experiment_runner import run_uninterrupted
+from adagoal.comparison.experiment import (
+    Experiment,
+    ExperimentOptions,
+    ExperimentReport,
+    RunOutcome,
+    TextTable,
+    run_uninterrupted,
+)
 from adagoal.core.errors import Status
 from adagoal.core.exploration_run import ExplorationRun
 from adagoal.core.goal_space import GoalSpace
@@ -319,7 +325,13 @@ def report_queue(outcomes: Sequence[RunOutcome], options: ExperimentOptions) -> 
 
 PARTS = {
     "coverage": Experiment(
-        "discovery", chunks, measure, report, outcome_file=file, is_complete=same, info=CATALOGUE["discovery"]
+        "discovery",
+        chunks,
+        measure,
+        report,
+        outcome_file=file,
+        is_complete=same,
+        defaults=CATALOGUE["discovery"].defaults,
     ),
-    "queue": Experiment("queue", queue_runs, measure_queue, report_queue, info=CATALOGUE["discovery"]),
+    "queue": Experiment("queue", queue_runs, measure_queue, report_queue, defaults=CATALOGUE["discovery"].defaults),
 }

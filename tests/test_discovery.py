@@ -22,7 +22,7 @@ from adagoal.reachability.restarted_balls import RestartedBalls
 from experiments import discovery
 from experiments.discovery import Queue
 from model_env import PairEnv, with_terminal
-from test_workers import InProcessWorker, in_process, plain, vector  # noqa: F401
+from test_parallel_env import InProcessWorker, in_process, plain, vector  # noqa: F401
 
 DELTA = 0.1
 

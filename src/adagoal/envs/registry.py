@@ -20,6 +20,7 @@ from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv, VectorEnv
 from gymnasium.vector.utils import CloudpickleWrapper
 
 from adagoal.core import user_code
+from adagoal.core.argument_checks import check_arguments
 from adagoal.core.environment import TabularEnv
 from adagoal.core.errors import OBJECT_ENV_PREFIX, EnvironmentFailure, InputError, describe_exception
 from adagoal.core.installation import install_command
@@ -33,7 +34,6 @@ from adagoal.envs.simulator import ModelSimulator
 from adagoal.envs.state_machine import StateMachineEnv
 from adagoal.parallel.worker_process import WorkerFactory, WorkerProcess
 from adagoal.settings.exploration import ExecutionOptions, ExplorationSettings
-from adagoal.settings.fields import check_arguments
 
 GymEnv = gymnasium.Env[Any, Any]
 GymVectorEnv = VectorEnv[Any, Any, Any]
@@ -370,7 +370,9 @@ def _convert_package_errors(env: str, arguments: Mapping[str, Any]) -> Iterator[
         try:
             yield
         except (gymnasium.error.DependencyNotInstalled, ImportError) as error:
-            raise InputError(f"{env} needs a package that is not installed ({error})", "env") from None
+            raise InputError(
+                f"{env} needs a package that is not installed ({error}); install it first", "env"
+            ) from None
         except (KeyboardInterrupt, InputError):
             raise
         except BaseException as error:
