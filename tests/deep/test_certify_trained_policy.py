@@ -204,7 +204,7 @@ def test_command_writes_its_files_and_changes_nothing_else(finished: Path, capsy
     assert run_command_line([*words[:-1], "1"]) == 1
     assert (finished / "certificate.json").read_text() == text  # also with another number of workers
     said = capsys.readouterr().out
-    assert "every cell is decided, some are refuted, after" in said
+    assert "every cell is decided and some are refuted after" in said
     assert shown["status"] == "decided"
     assert shown["statement"] in said
     same = adagoal.certify(finished, radius=5, halvings=3)
