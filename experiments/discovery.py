@@ -26,14 +26,8 @@ from adagoal import goal_rules
 from adagoal.api.explore import explore
 from adagoal.certified.events import ConfidenceSets
 from adagoal.certified.explorer import CertifiedExplorer
-from adagoal.comparison.experiment import (
-    Experiment,
-    ExperimentOptions,
-    ExperimentReport,
-    RunOutcome,
-    TextTable,
-    run_uninterrupted,
-)
+from adagoal.comparison.comparison_output import RunOutcome, TextTable
+from adagoal.comparison.method_comparison import run_uninterrupted
 from adagoal.core.errors import Status
 from adagoal.core.exploration_run import ExplorationRun
 from adagoal.core.goal_space import GoalSpace
@@ -47,6 +41,7 @@ from adagoal.loop import run_exploration
 from experiments.catalogue import CATALOGUE
 from experiments.coverage import CHUNK, COLUMNS, Truth, broken, summary
 from experiments.coverage_worlds import Case
+from experiments.experiment import Experiment, ExperimentOptions, ExperimentReport
 from experiments.layout import table_from_rows
 
 DELTAS = (0.1, 0.3)
