@@ -22,13 +22,8 @@ from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
 
 from adagoal.api.explore import explore
-from adagoal.comparison.experiment import (
-    Experiment,
-    ExperimentOptions,
-    ExperimentReport,
-    RunOutcome,
-    run_uninterrupted,
-)
+from adagoal.comparison.comparison_output import RunOutcome
+from adagoal.comparison.method_comparison import run_uninterrupted
 from adagoal.core.exploration_run import ExplorationRun
 from adagoal.core.types import Floats, Longs
 from adagoal.envs import toy_models
@@ -37,6 +32,7 @@ from adagoal.exact import solver
 from adagoal.report.curve_page import Curve, CurvePlot, curves_by_seed
 from adagoal.runs.exploration_files import StateMetadata
 from experiments.catalogue import CATALOGUE
+from experiments.experiment import Experiment, ExperimentOptions, ExperimentReport
 from experiments.layout import ColumnFormats, table_from_rows
 
 GOAL_RULES = {"UniGoal": "unigoal", "RareGoal": "raregoal:alpha=0.1", "AdaGoal": "adagoal"}

@@ -11,7 +11,6 @@ from scipy import sparse
 
 import adagoal
 from adagoal.comparison import method_comparison
-from adagoal.comparison.experiment import ExperimentOptions
 from adagoal.core.transition_data import TransitionCounts, TransitionLog
 from adagoal.envs import simulator, toy_models
 from adagoal.envs.model import TabularMDP
@@ -170,7 +169,7 @@ def test_forged_numbers_are_refused(states: list[int]) -> None:
 @pytest.mark.usefixtures("all_models_large")
 def test_comparison_audits_with_the_state_numbers_of_the_model() -> None:
     (setting,) = method_comparison.build_settings({"two-room": {"radius": 8.0}}, ["certified"], ["adagoal"], 1)
-    outcome = method_comparison.measure_audited_run(setting, ExperimentOptions())
+    outcome = method_comparison.measure_audited_run(setting)
     assert outcome["final"]["ok"]
     assert outcome["audit_stop"] is not None
 

@@ -85,14 +85,13 @@ class StateMetadata:
 def read_state_metadata(files: FolderFiles, n_states: int) -> StateMetadata:
     """Read the metadata of ``n_states`` states."""
     data = files.load_json(StateMetadata.file_name, _metadata_schema())
-    path = files.folder / StateMetadata.file_name
-    with file_io.report_read_errors(path):
+    with files.report_errors(StateMetadata.file_name):
         layout = None if data["layout"] is None else _parse_layout(**data["layout"])
         _check_observation_space(data["space"])
-    # The report and policies index states by these tables, so tables of another run must be refused here.
-    too_few_cells = layout is not None and len(layout.cells) < n_states
-    if too_few_cells or len(data["labels"]) > n_states or not 0 <= (data["start"] or 0) < n_states:
-        raise InputError(f"{path}: damaged, or from another run (this one has {n_states} states)")
+        # The report and policies index states by these tables, so tables of another run must be refused here.
+        too_few_cells = layout is not None and len(layout.cells) < n_states
+        if too_few_cells or len(data["labels"]) > n_states or not 0 <= (data["start"] or 0) < n_states:
+            raise ValueError(f"from another run, this one has {n_states} states")
     actions = tuple(map(to_single_line, data.get("actions", ())))
     calls = None if "calls" not in data else _parse_call_texts(**data["calls"])
     return StateMetadata(data["start"], tuple(data["labels"]), layout, data["space"], actions, calls)

@@ -598,11 +598,10 @@ def load(path: str | Path) -> Result | TrainResult:
 
 def load_result(path: str | Path) -> Result:
     """Load a saved result; nothing in the files is executed, and files that do not fit together are refused."""
-    return read_saved_run(check_folder_path("path", path), load_saved_result)
+    return read_saved_run(check_folder_path("path", path), _load_saved_result)
 
 
-def load_saved_result(saved: SavedRun) -> Result:
-    """Load the result of an exploration."""
+def _load_saved_result(saved: SavedRun) -> Result:
     require_exploration(saved)
     files = saved.result_files()
     if "result.json" not in files:
@@ -628,12 +627,24 @@ def read_result_files(files: FolderFiles, json_name: str, arrays_name: str) -> R
     """Read the result in two files of a folder."""
     data = files.load_json(json_name, RESULT_SCHEMA)
     arrays, _ = files.load_arrays(arrays_name, POLICIES_SCHEMA, {"A": data["reset_action"]})
-    try:
-        result = _result_from_json(data, arrays)
-        _check_result_consistency(result)
-    except ValueError as error:
-        text = f"damaged, or not of the same run as {arrays_name} ({error})"
-        raise InputError(f"{files.folder / json_name}: {text}") from None
+    with files.report_errors(json_name):
+        rows = [*data["goals"], *data["other_goals"]]
+        certificates = {
+            row["goal"]: Certificate(_none_to_infinity(row["lower"]), _none_to_infinity(row["upper"])) for row in rows
+        }
+        if len(certificates) < len(rows):
+            raise ValueError("a goal is there twice")
+        result = Result(
+            setting=settings_from_json({**data, "radius": data["radius_setting"]}),
+            radius=data["radius"],
+            goals=[row["goal"] for row in data["goals"]],
+            certificates=certificates,
+            errors={row["goal"]: _none_to_infinity(row["error"]) for row in data["goals"]},
+            arrays=arrays,
+            goal_names=None if data["goal_names"] is None else tuple(data["goal_names"]),
+            **{name: data[name] for name in Result._plain_fields} | {"status": Status(data["status"])},
+        )
+        _check_result_consistency(result, arrays_name)
     return result
 
 
@@ -644,10 +655,8 @@ def read_stored_model(files: FolderFiles) -> TabularMDP | None:
         return None
     schema = model_sources.ModelFile
     arrays, facts = files.load_arrays(name, schema.ARRAYS, facts_schema=schema.FACTS)
-    try:
+    with files.report_errors(name):
         return model_sources.model_from_arrays(arrays, facts)
-    except ValueError as error:
-        raise InputError(f"{files.folder / name}: damaged ({error})") from None
 
 
 def refuse_different_run(saved: SavedRun, setting: ExplorationSettings, model: TabularMDP | None) -> bool:
@@ -682,27 +691,7 @@ def settings_from_json(data: Mapping[str, Any]) -> ExplorationSettings:
     return ExplorationSettings(**{**fields, "goal_space": goal_space, "avoid": avoid})
 
 
-def _result_from_json(data: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> Result:
-    rows = [*data["goals"], *data["other_goals"]]
-    certificates = {
-        row["goal"]: Certificate(_none_to_infinity(row["lower"]), _none_to_infinity(row["upper"])) for row in rows
-    }
-    if len(certificates) < len(rows):
-        raise ValueError("a goal is there twice")
-    plain = {name: data[name] for name in Result._plain_fields} | {"status": Status(data["status"])}
-    return Result(
-        setting=settings_from_json({**data, "radius": data["radius_setting"]}),
-        radius=data["radius"],
-        goals=[row["goal"] for row in data["goals"]],
-        certificates=certificates,
-        errors={row["goal"]: _none_to_infinity(row["error"]) for row in data["goals"]},
-        arrays=arrays,
-        goal_names=None if data["goal_names"] is None else tuple(data["goal_names"]),
-        **plain,
-    )
-
-
-def _check_result_consistency(result: Result) -> None:
+def _check_result_consistency(result: Result, arrays_name: str) -> None:
     """Check that the parts of a result speak of the same states, goals and run."""
     # The schemas check each file by itself. Here a damaged or forged file must fail because of the other one: tables
     # and maps are indexed by goals and states from both.
@@ -743,7 +732,7 @@ def _check_result_consistency(result: Result) -> None:
     }
     for problem, holds in conditions.items():
         if not holds:
-            raise ValueError(f"it has {problem}")
+            raise ValueError(f"not of the same run as {arrays_name}: it has {problem}")
 
 
 def find_contradicted_goals(certificates: Mapping[int, Certificate]) -> list[int]:
