@@ -78,13 +78,15 @@ def weaken(what, monkeypatch):
         monkeypatch.setattr(events.UnseenMassWindow, "log_inverse_delta", property(lambda quiet: log(quiet) / 3))
     if what == "loss":
         monkeypatch.setattr(
-            deterministic, "read_deterministic_map", lambda *told: (m := read(*told)) and m._replace(loss=m.loss / 2)
+            deterministic,
+            "read_deterministic_map",
+            lambda *args: (m := read(*args)) and m._replace(loss=m.loss / 2),
         )
     if what == "circles":
         monkeypatch.setattr(
             deterministic,
             "least_value_elsewhere",
-            lambda world, d, most: np.inf if d.max() < deterministic.NO_PATH else 1.0,
+            lambda env, d, most: np.inf if d.max() < deterministic.NO_PATH else 1.0,
         )
     if what in ("unseen mass", "rival"):
 

@@ -107,10 +107,10 @@ def test_interval_table_includes_the_certified_method(
     )
     line = ["intervals", "--seeds", "1", "--jobs", "1", "--budget", "800", "--out", str(tmp_path)]
     assert run_experiment(line) == 0
-    told = capsys.readouterr().out
-    assert "| chain | 3 | 1 | " in told
-    assert "> 8e+02" in told
-    assert "0 failed the exact audit" in told
+    output = capsys.readouterr().out
+    assert "| chain | 3 | 1 | " in output
+    assert "> 8e+02" in output
+    assert "0 failed the exact audit" in output
     assert run_experiment([*line, "--json"]) == 0
     nothing, branching = json.loads(capsys.readouterr().out)
     assert nothing["certified"] < nothing["clopper-pearson"]

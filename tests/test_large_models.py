@@ -47,19 +47,19 @@ def all_models_large(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def numbered(mdp: TabularMDP) -> ModelSimulator:
-    world = ModelSimulator(mdp)
-    world.number_states_if_large()
-    return world
+    env = ModelSimulator(mdp)
+    env.number_states_if_large()
+    return env
 
 
 @pytest.mark.usefixtures("all_models_large")
 @pytest.mark.parametrize("seed", range(3))
 def test_states_numbered_as_found_have_the_transitions_of_the_model(seed: int) -> None:
     mdp = odd_model(seed)
-    world = numbered(mdp)
-    counts, _ = play(world, 30_000, goals=[NEVER_MET])
-    states = world.model_states
-    assert world.start == 0
+    env = numbered(mdp)
+    counts, _ = play(env, 30_000, goals=[NEVER_MET])
+    states = env.model_states
+    assert env.start == 0
     assert states[0] == mdp.start
     assert len(set(states)) == len(states) == counts.seen.sum()
     kernel, A = mdp.kernel().toarray(), mdp.n_actions
@@ -159,11 +159,11 @@ def test_recording_does_not_change_the_run(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("all_models_large")
 @pytest.mark.parametrize("states", [[7, 7], [3], [7, 40], [7, -1], []])
 def test_forged_numbers_are_refused(states: list[int]) -> None:
-    world = numbered(odd_model(0))
-    arrays, facts = world.state()
+    env = numbered(odd_model(0))
+    arrays, facts = env.state()
     assert arrays["states_met"].tolist() == [7]
     with pytest.raises(ValueError, match=r"states_met|states met"):
-        world.restore({"states_met": np.array(states, np.int64)}, facts)
+        env.restore({"states_met": np.array(states, np.int64)}, facts)
 
 
 @pytest.mark.usefixtures("all_models_large")
