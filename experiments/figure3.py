@@ -30,7 +30,7 @@ from adagoal.envs import toy_models
 from adagoal.envs.simulator import ModelSimulator
 from adagoal.exact import solver
 from adagoal.report.curve_page import Curve, CurvePlot, curves_by_seed
-from adagoal.runs.exploration_files import StateMetadata
+from adagoal.runs.result import StateMetadata
 from experiments.catalogue import CATALOGUE
 from experiments.experiment import Experiment, ExperimentOptions, ExperimentReport
 from experiments.layout import ColumnFormats, table_from_rows

@@ -20,7 +20,8 @@ from adagoal.report import StateMetadata, exploration_panels, write_report
 from adagoal.report.exploration_panels import ExplorationSource, PageLimits
 from adagoal.report.html_page import Panel, PanelContent
 from adagoal.report.show import show
-from adagoal.runs.result import Result, load_result
+from adagoal.runs.exploration_files import load_result
+from adagoal.runs.result import Result
 
 pytestmark = pytest.mark.skipif(driver.found() is None, reason=driver.HOW)
 

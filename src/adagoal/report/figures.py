@@ -23,8 +23,7 @@ from adagoal.core.file_io import bytes_content, write_atomically
 from adagoal.core.types import Bools, Floats
 from adagoal.report.curve_page import Curve, CurvePlot
 from adagoal.report.exploration_panels import numbered_goal_name
-from adagoal.runs.exploration_files import StateMetadata
-from adagoal.runs.result import Result
+from adagoal.runs.result import Result, StateMetadata
 
 COLOUR_BLIND_PALETTE = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")
 """Palette of Okabe and Ito, which colour-blind people can tell apart."""
