@@ -92,8 +92,19 @@ def periodic_value(mdp: TabularMDP, actions: ArrayLike, goal: GoalStates) -> flo
     table, members = _check_policy_table(mdp, actions, 2), goal_state_mask(mdp, goal)
     if members[mdp.start]:
         return 0.0
-    steps, success = evaluate_one_period(to_sparse_model(mdp), members, table)
-    return float(steps / success) if success > 0 else float("inf")
+    S, A, backwards = mdp.n_states, mdp.n_actions, mdp.kernel().T.tocsr()
+    # The distribution of the state, without the mass that has reached the goal.
+    mass = (np.arange(S) == mdp.start).astype(float)
+    steps = success = 0.0
+    for stage in table:
+        steps += mass.sum()
+        plays, by_pair = (stage < A) & ~mdp.terminal, np.zeros(S * A)
+        by_pair[np.flatnonzero(plays) * A + stage[plays]] = mass[plays]
+        moved = backwards @ by_pair
+        moved[mdp.start] += mass[~plays].sum()
+        success += moved[members].sum()
+        mass = np.where(members, 0.0, moved)
+    return float((steps + mass.sum()) / success) if success > 0 else float("inf")
 
 
 def policy_value(mdp: TabularMDP, policy: Policy, goal: GoalStates | None = None) -> float:
@@ -188,8 +199,17 @@ def _improve_until_best(model: SparseModel, actions: Actions, goal: Bools, finit
 
 def _policy_chain(model: SparseModel, actions: Actions, goal: Bools) -> SparseModel:
     """A stationary policy [S] as a model with one action and no reset; the rows of ``goal`` [S] are empty."""
-    rows, terminal = policy_rows(model, actions, goal), np.zeros(actions.size, bool)
-    return SparseModel(*rows, terminal, model.start, False)
+    n_states, A = actions.size, (model.indptr.size - 1) // actions.size
+    resets = ~goal & (model.terminal | (actions == A))
+    pairs = np.arange(n_states) * A + np.minimum(actions, A - 1)
+    length = np.where(goal, 0, np.where(resets, 1, np.diff(model.indptr)[pairs]))
+    indptr = np.concatenate([[0], np.cumsum(length)])
+    entries = np.repeat(model.indptr[pairs] - indptr[:-1], length) + np.arange(indptr[-1])
+    # The row of a reset has the length one of another row, whose entry is replaced.
+    to_start = np.repeat(resets, length)
+    successors = np.where(to_start, model.start, model.successors[entries]).astype(np.int32)
+    probabilities = np.where(to_start, 1.0, model.probabilities[entries])
+    return SparseModel(indptr, successors, probabilities, np.zeros(n_states, bool), model.start, False)
 
 
 def _almost_sure_hops(chain: SparseModel, goal: Bools) -> Floats:
@@ -342,28 +362,6 @@ def hop_counts_to_goals(model: SparseModel, indptr: Longs, sources: Ints, target
 
 
 @compiled
-def policy_rows(model: SparseModel, actions: Actions, goal: Bools) -> tuple[Longs, Ints, Floats]:
-    """Rows (indptr [S + 1], successors, probabilities) of a stationary policy [S]; those of ``goal`` [S] are empty."""
-    n_states = actions.size
-    n_actions = (model.indptr.size - 1) // n_states
-    indptr = np.zeros(n_states + 1, np.int64)
-    successors = np.empty(model.successors.size + n_states, np.int32)
-    probabilities = np.empty(successors.size)
-    end = 0
-    for s in range(n_states):
-        if not goal[s] and (model.terminal[s] or actions[s] == n_actions):
-            successors[end], probabilities[end] = model.start, 1.0
-            end += 1
-        elif not goal[s]:
-            x = s * n_actions + actions[s]
-            for k in range(model.indptr[x], model.indptr[x + 1]):
-                successors[end], probabilities[end] = model.successors[k], model.probabilities[k]
-                end += 1
-        indptr[s + 1] = end
-    return indptr, successors[:end].copy(), probabilities[:end].copy()
-
-
-@compiled
 def almost_sure_states(model: SparseModel, goal: Bools) -> Bools:
     """States from which some policy reaches ``goal`` [S] with probability one, as a mask [S].
 
@@ -420,31 +418,3 @@ def eliminate_states(p: Floats, out: Floats) -> Floats:
     for k in range(n):
         cost[k] = (cost[k] + (p[k, :k] * cost[:k]).sum()) / leaving[k]
     return cost
-
-
-@compiled
-def evaluate_one_period(model: SparseModel, goal: Bools, actions: Actions) -> tuple[float, float]:
-    """Play H stages of a policy [H, S] and the closing reset: (expected steps, probability of the goal)."""
-    indptr, start = model.indptr, model.start
-    horizon, n_states = actions.shape
-    n_actions = (indptr.size - 1) // n_states
-    mass = np.zeros(n_states)
-    mass[start] = 1.0
-    steps = success = 0.0
-    # Forward: the distribution of the state, without the mass that has reached the goal.
-    for h in range(horizon):
-        moved = np.zeros(n_states)
-        for s in range(n_states):
-            if mass[s] == 0.0:
-                continue
-            steps += mass[s]
-            a = actions[h, s]
-            if model.terminal[s] or a == n_actions:
-                moved[start] += mass[s]
-            else:
-                for k in range(indptr[s * n_actions + a], indptr[s * n_actions + a + 1]):
-                    moved[model.successors[k]] += mass[s] * model.probabilities[k]
-        success += moved[goal].sum()
-        moved[goal] = 0.0
-        mass = moved
-    return steps + mass.sum(), success
