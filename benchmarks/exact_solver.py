@@ -201,7 +201,6 @@ def main() -> None:
     taxi, lake = from_gymnasium(newest), from_gymnasium("FrozenLake-v1", map_name="8x8")
     small = [
         toy_models.two_room_grid(),
-        toy_models.two_room_grid(layout="right"),
         toy_models.open_grid_model(),
         lake,
         taxi,

@@ -77,7 +77,7 @@ def test_periodic_value_closed_forms() -> None:
     table[1] = chain.reset_action
     assert solver.periodic_value(chain, table, 2) == 4
     # each period of two tries succeeds with 1 - 0.9^2 and costs one try, a second with 0.9, a reset with 0.81
-    waiting = toy_models.waiting_chain(n_states=2, stay=0.9)
+    waiting = extra_models.waiting_chain(n_states=2, stay=0.9)
     np.testing.assert_allclose(solver.periodic_value(waiting, np.ones((2, 2)), 1), (1 + 0.9 + 0.81) / 0.19)
 
 

@@ -45,12 +45,11 @@ def test_second_room_is_entered_by_slipping() -> None:
     assert set(row(mdp, "(8, 8)", LEFT)) == {"(8, 8)"}
 
 
-@pytest.mark.parametrize("layout", ["left", "right"])
-def test_two_room_has_52_states(layout: str) -> None:
-    mdp = toy_models.two_room_grid(layout=layout)
+def test_two_room_has_52_states() -> None:
+    mdp = toy_models.two_room_grid()
     assert mdp.n_states == 52
     assert mdp.labels[mdp.start] == "(0, 0)"
-    assert reachable_set(toy_models.two_room_grid(layout=layout, eta=0.0), 1e6).size == 48
+    assert reachable_set(toy_models.two_room_grid(eta=0.0), 1e6).size == 48
 
 
 def test_open_grid_without_slip_counts_steps() -> None:
@@ -178,7 +177,7 @@ BUILDERS: list[Callable[..., TabularMDP]] = [
     toy_models.open_grid_model,
     toy_models.random_maze,
     toy_models.chain_model,
-    toy_models.waiting_chain,
+    extra_models.waiting_chain,
     toy_models.rare_exit_chain,
     toy_models.trap_chain,
     toy_models.fan_model,
@@ -204,7 +203,6 @@ def test_every_builder_works_without_arguments(build: Callable[..., TabularMDP])
 @pytest.mark.parametrize(
     ("build", "arguments"),
     [
-        (toy_models.two_room_grid, {"layout": "middle"}),
         (toy_models.two_room_grid, {"eta": 1.0}),
         (toy_models.two_room_grid, {"slip": -0.1}),
         (toy_models.open_grid_model, {"rows": 0}),
@@ -212,7 +210,6 @@ def test_every_builder_works_without_arguments(build: Callable[..., TabularMDP])
         (toy_models.random_maze, {"openings": float("nan")}),
         (toy_models.chain_model, {"n_states": 1}),
         (toy_models.chain_model, {"slip": 0.6}),
-        (toy_models.waiting_chain, {"stay": 1.0}),
         (toy_models.rare_exit_chain, {"p": 0.0}),
         (toy_models.trap_chain, {"p": 1.0}),
         (toy_models.fan_model, {"n_middle": 0}),
