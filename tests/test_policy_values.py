@@ -13,7 +13,7 @@ from adagoal.core.tabular_policy import Policy
 from adagoal.envs import toy_models
 from adagoal.envs.model import TabularMDP, model_from_rows
 from adagoal.exact import solver
-from experiments import extra_models
+from experiments import exact_policies, extra_models
 from experiments.exact_policies import optimal_policy
 
 
@@ -104,7 +104,7 @@ def test_periodic_value_agrees_with_playing_the_policy() -> None:
 
 def test_long_period_tends_to_the_stationary_value() -> None:
     mdp = toy_models.two_room_grid()
-    V = solver.optimal_values(mdp)
+    V = exact_policies.optimal_values(mdp)
     actions = optimal_policy(mdp, V)
     for goal in (17, 30):
         table = np.repeat(actions[None, :, goal], 4000, axis=0)

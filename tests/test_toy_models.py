@@ -12,7 +12,7 @@ from adagoal.core.errors import InputError
 from adagoal.envs import mixture_models, toy_models
 from adagoal.envs.model import TabularMDP
 from adagoal.exact import solver
-from experiments import extra_models
+from experiments import exact_policies, extra_models
 from experiments.exact_policies import optimal_policy, reachable_set
 
 UP, RIGHT, DOWN, LEFT = range(4)
@@ -119,7 +119,7 @@ def test_lower_bound_instance(radius: float, n_decisions: int, n_actions: int, d
         )
         if depth == 0:
             assert mdp.n_states == n_decisions + 3
-        V = solver.optimal_values(mdp, [1])
+        V = exact_policies.optimal_values(mdp, [1])
         np.testing.assert_allclose(V[0, 0], (wait + depth + 1.5 - advantage) / (0.5 + advantage), rtol=1e-12)
         assert V[0, 0] <= radius
         decision = mdp.labels.index(f"decision {best // n_actions}")
@@ -134,7 +134,7 @@ def test_lower_bound_instance(radius: float, n_decisions: int, n_actions: int, d
 def test_separation_instance(eta: float) -> None:
     radius, best = 6.0, 2
     mdp = extra_models.separation_instance(n_actions=4, radius=radius, eta=eta, best=best)
-    free = solver.optimal_values(mdp, [1], reset=False)
+    free = exact_policies.optimal_values(mdp, [1], reset=False)
     optimum = 1 + eta + (1 - eta) * (radius - 1)
     np.testing.assert_allclose(free[0, 0], optimum, rtol=1e-10)
     assert free[0, 0] <= radius
@@ -145,7 +145,7 @@ def test_separation_instance(eta: float) -> None:
     actions[4] = mdp.reset_action
     mistaken = solver.policy_values(mdp, actions, 1)[0]
     np.testing.assert_allclose(mistaken - solver.optimal_distances(mdp, [1])[0], eta * (1 + mistaken), rtol=1e-6)
-    assert solver.diameter(mdp, reset=False) > 2 / eta
+    assert exact_policies.diameter(mdp, reset=False) > 2 / eta
 
 
 def test_goal_of_the_fan_is_not_incrementally_reachable() -> None:
