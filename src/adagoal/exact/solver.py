@@ -76,19 +76,8 @@ def periodic_value(mdp: TabularMDP, actions: ArrayLike, goal: GoalStates) -> flo
     table, members = _check_policy_table(mdp, actions, 2), goal_state_mask(mdp, goal)
     if members[mdp.start]:
         return 0.0
-    S, A, backwards = mdp.n_states, mdp.n_actions, mdp.kernel().T.tocsr()
-    # The distribution of the state, without the mass that has reached the goal.
-    mass = (np.arange(S) == mdp.start).astype(float)
-    steps = success = 0.0
-    for stage in table:
-        steps += mass.sum()
-        plays, by_pair = (stage < A) & ~mdp.terminal, np.zeros(S * A)
-        by_pair[np.flatnonzero(plays) * A + stage[plays]] = mass[plays]
-        moved = backwards @ by_pair
-        moved[mdp.start] += mass[~plays].sum()
-        success += moved[members].sum()
-        mass = np.where(members, 0.0, moved)
-    return float((steps + mass.sum()) / success) if success > 0 else float("inf")
+    steps, success = evaluate_one_period(to_sparse_model(mdp), members, table)
+    return float(steps / success) if success > 0 else float("inf")
 
 
 def policy_value(mdp: TabularMDP, policy: Policy, goal: GoalStates | None = None) -> float:
@@ -364,3 +353,31 @@ def eliminate_states(p: Floats, out: Floats) -> Floats:
     for k in range(n):
         cost[k] = (cost[k] + (p[k, :k] * cost[:k]).sum()) / leaving[k]
     return cost
+
+
+@compiled
+def evaluate_one_period(model: SparseModel, goal: Bools, actions: Actions) -> tuple[float, float]:
+    """Play H stages of a policy [H, S] and the closing reset: (expected steps, probability of the goal)."""
+    indptr, start = model.indptr, model.start
+    horizon, n_states = actions.shape
+    n_actions = (indptr.size - 1) // n_states
+    mass = np.zeros(n_states)
+    mass[start] = 1.0
+    steps = success = 0.0
+    # Forward: the distribution of the state, without the mass that has reached the goal.
+    for h in range(horizon):
+        moved = np.zeros(n_states)
+        for s in range(n_states):
+            if mass[s] == 0.0:
+                continue
+            steps += mass[s]
+            a = actions[h, s]
+            if model.terminal[s] or a == n_actions:
+                moved[start] += mass[s]
+            else:
+                for k in range(indptr[s * n_actions + a], indptr[s * n_actions + a + 1]):
+                    moved[model.successors[k]] += mass[s] * model.probabilities[k]
+        success += moved[goal].sum()
+        moved[goal] = 0.0
+        mass = moved
+    return steps + mass.sum(), success
