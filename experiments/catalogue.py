@@ -1,7 +1,7 @@
 """The experiments by name, with what each asks of its user.
 
 This file imports no experiment, so ``python -m experiments NAME --help`` answers at once. An experiment itself says
-``defaults=CATALOGUE[NAME].defaults`` (:mod:`adagoal.comparison.experiment`).
+``defaults=CATALOGUE[NAME].defaults`` (:mod:`experiments.experiment`).
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ from matplotlib.figure import Figure
 
 from adagoal import goal_rules
 from adagoal.certified.explorer import CertifiedExplorer
-from adagoal.comparison.experiment import Experiment, ExperimentOptions, ExperimentReport, RunOutcome
+from adagoal.comparison.comparison_output import RunOutcome
 from adagoal.core.confidence_bounds import clopper_pearson_interval
 from adagoal.core.errors import Status
 from adagoal.core.exploration_run import ExplorationRun
@@ -44,6 +44,7 @@ from experiments import exact_policies
 from experiments.arena import GOAL_RULES
 from experiments.catalogue import CATALOGUE
 from experiments.coverage_worlds import FAMILIES, RIVAL, case
+from experiments.experiment import Experiment, ExperimentOptions, ExperimentReport
 from experiments.layout import figure_with_panels, table_from_rows
 
 DELTAS = (0.1, 0.01)

@@ -77,7 +77,7 @@ def test_masked_actions_cost_no_steps() -> None:
         mdp = masked(seed, n_states=20, n_actions=4, make=extra_models.random_deterministic)
         padded = TabularMDP.from_dense(mdp.kernel().toarray().reshape(20, 4, 20))
         np.testing.assert_array_equal(exact_policies.optimal_values(mdp), exact_policies.optimal_values(padded))
-        steps += [adagoal.explore(world, 6.0, 1.0, seed=1).steps for world in (mdp, padded)]
+        steps += [adagoal.explore(env, 6.0, 1.0, seed=1).steps for env in (mdp, padded)]
     assert steps[0] < 0.9 * steps[1]
 
 

@@ -158,7 +158,7 @@ def test_checkpoint_does_not_run_a_rule_file(unfinished_run: Path, tmp_path: Pat
 def test_result_does_not_import_a_module(unfinished_run: Path, tmp_path: Path, command: str) -> None:
     mark = tmp_path / "mark"
     (tmp_path / "evilmodule.py").write_text(EVIL)
-    damaged_folders.forged_json(unfinished_run, "result.json", lambda told: told.update(env="evilmodule:Id-v0"))
+    damaged_folders.forged_json(unfinished_run, "result.json", lambda data: data.update(env="evilmodule:Id-v0"))
     paths = os.pathsep.join([str(tmp_path), str(TESTS), *sys.path])
     adagoal(command, unfinished_run, MARK=str(mark), PYTHONPATH=paths)
     assert not mark.exists()
@@ -237,7 +237,7 @@ print(accepted)
     ],
 )
 def test_invalid_results_are_refused(unfinished_run: Path, change: dict[str, Any]) -> None:
-    damaged_folders.forged_json(unfinished_run, "result.json", lambda told: told.update(change))
+    damaged_folders.forged_json(unfinished_run, "result.json", lambda data: data.update(change))
     refused(adagoal("report", unfinished_run))
 
 

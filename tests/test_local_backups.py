@@ -153,17 +153,17 @@ def test_python_and_compiled_backups_are_equal():
     """A Gymnasium environment and the simulator, on a deterministic model: same counts and same bounds, bit for bit."""
     mdp = extra_models.random_deterministic(n_states=10, n_actions=3, seed=1)
     outcomes = []
-    for world in (ModelSimulator(mdp), GymAdapter(ModelEnv(mdp), "model")):
+    for env in (ModelSimulator(mdp), GymAdapter(ModelEnv(mdp), "model")):
         counts = TransitionCounts(mdp.n_states, mdp.n_actions, mdp.start, width=1)
         V = np.zeros((2, mdp.n_states))
         rng = np.random.default_rng(0)
-        if isinstance(world, GymAdapter):
-            world.reset_with_seed(0)  # else the first rollout draws a seed
+        if isinstance(env, GymAdapter):
+            env.reset_with_seed(0)  # else the first rollout draws a seed
         plan = ExplorationPlan(
             local(counts, V, np.full(len(counts.n), 0.5)), np.array([-2, 7]), 50, np.full(len(counts.n), 2**62)
         )
         for _ in range(40):
-            world.rollout(plan, np.array([1.0, 0.0]), counts, rng, (50, 10**6))
+            env.rollout(plan, np.array([1.0, 0.0]), counts, rng, (50, 10**6))
         outcomes.append((counts.n.copy(), counts.visits.copy(), V))
     for one, two in zip(*outcomes, strict=True):
         np.testing.assert_array_equal(one, two)

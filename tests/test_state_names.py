@@ -16,7 +16,7 @@ import adagoal
 from adagoal.core.errors import InputError
 from adagoal.envs import observation_keys, toy_models
 from adagoal.envs.simulator import ModelSimulator
-from adagoal.runs.exploration_files import StateMetadata
+from adagoal.runs.result import StateMetadata
 from model_env import ModelEnv, PairEnv
 
 GRID = {"rows": 3, "cols": 3}

@@ -33,9 +33,9 @@ from adagoal.core.transition_data import TransitionCounts, TransitionLog
 from adagoal.envs import model_sources
 from adagoal.envs.simulator import ModelSimulator
 from adagoal.goal_rules import GoalRule
-from adagoal.runs.exploration_files import RUN_HISTORY_SCHEMA, StateMetadata
+from adagoal.runs.exploration_files import RUN_HISTORY_SCHEMA
 from adagoal.runs.job import JobMonitor, SaveFiles, run_job
-from adagoal.runs.result import Certificate, Result, find_contradicted_goals
+from adagoal.runs.result import Certificate, Result, StateMetadata, find_contradicted_goals
 from adagoal.runs.run_folder import RunFolder
 from adagoal.settings import goal_spec
 from adagoal.settings.exploration import UNLIMITED_BUDGET, ExplorationSettings, radius_growth_factor
