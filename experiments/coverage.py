@@ -223,11 +223,11 @@ def at_most(failures: int, runs: int) -> float:
     return clopper_pearson_interval(failures, runs, 2 * CONFIDENCE - 1)[1]
 
 
-def summary(records: Sequence[RunOutcome]) -> list[dict[str, Any]]:
+def summary(records: Sequence[RunOutcome], families: Sequence[str] = FAMILIES) -> list[dict[str, Any]]:
     """Return one row per family and delta, and one over all families."""
     rows = []
     for delta in sorted({record["delta"] for record in records}, reverse=True):
-        for family in ("all", *FAMILIES):
+        for family in ("all", *families):
             some = [r for r in records if r["delta"] == delta and family in ("all", r["family"])]
             if not some:
                 continue

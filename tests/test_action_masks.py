@@ -11,7 +11,7 @@ import pytest
 
 import adagoal
 from adagoal.core.transition_data import TransitionCounts
-from adagoal.envs import toy_models
+from adagoal.envs import registry, toy_models
 from adagoal.envs.gym_adapter import GymAdapter
 from adagoal.envs.model import TabularMDP
 from adagoal.envs.simulator import ModelSimulator
@@ -117,6 +117,10 @@ def test_taxi_has_the_same_masks_by_name_and_as_object() -> None:
     assert result.goals == again.goals
     assert adagoal.audit(result).ok
     base: Any = env.unwrapped
+    model = registry.make_exact_model("Taxi-v4", {}, 0)
+    assert model is not None
+    masks = np.array([base.action_mask(state) for state in range(500)], bool)
+    np.testing.assert_array_equal(~model.absent.reshape(500, 6), masks)
     for goal in result.goals:
         for state, action in enumerate(result.policy(goal).actions[0][:500]):
             assert (

@@ -58,7 +58,8 @@ def reference(s, V, counts, q, ball):
         if o > 1 and complete[x]:
             values, p, r = V[counts.successor[x, :o]], frequency[x, :o], radius[x]
             mean = p @ values
-            value += max(mean - math.sqrt(2 * r * (p @ (values - mean) ** 2)) - r * (mean - values.min()), values.min())
+            width = math.sqrt(2 * r * (p @ (values - mean) ** 2)) + r * (mean - values.min())
+            value += (1 - q[x]) * max(mean - width, values.min())
         elif n:
             values, p, r = V[counts.successor[x, :o]], counts.count[x, :o] / n, LOG / n
             mean = p @ values
@@ -80,7 +81,7 @@ def test_backup_equals_reference(steps):
     q = rng.random(len(counts.n)) ** 3
     some = counts.count * rng.random(counts.count.shape) + 1e-9 * (counts.count > 0)
     p = some / np.maximum(some.sum(axis=1, keepdims=True), 1e-300)
-    ball = (rng.random(len(q)) < 0.5) & (counts.support > 1), p, rng.random(len(q)) ** 3
+    ball = rng.random(len(q)) < 0.5, p, rng.random(len(q)) ** 3
     for s in range(mdp.n_states):
         V = rng.random((2, mdp.n_states)) * CAP * rng.random()
         value, action = reference(s, V[1].copy(), counts, q, ball)
@@ -142,7 +143,7 @@ def test_bounds_with_known_branching_hold(seed):
         )
         run_exploration(run, 10_000)
         estimates.finalize(np.ones(len(estimates.D), bool))
-        assert estimates.confidence.complete.any() == (dense == 5)
+        assert estimates.confidence.uses_ball.any() == (dense == 5)
         goals = estimates.goal_state[1:]
         assert (estimates.V[:, 1:] <= truth[:, goals] + 1e-9).all()
         lowest.append(estimates.D[1:].sum())
