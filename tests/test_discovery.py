@@ -17,10 +17,11 @@ from adagoal.envs import toy_models
 from adagoal.envs.logged_env import LoggedEnv
 from adagoal.envs.model import TabularMDP, model_from_rows
 from adagoal.envs.recorded_transitions import read_transitions
-from adagoal.exact.solver import is_at_most, optimal_values
+from adagoal.exact.solver import is_at_most
 from adagoal.reachability.restarted_balls import RestartedBalls
 from experiments import discovery
 from experiments.discovery import Queue
+from experiments.exact_policies import optimal_values
 from model_env import PairEnv, with_terminal
 from test_parallel_env import InProcessWorker, in_process, plain, vector  # noqa: F401
 
