@@ -26,7 +26,6 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from adagoal.runs.folder_reader import read_saved_run
 from scipy.spatial import KDTree
 from scipy.stats import rankdata, spearmanr
 
@@ -38,6 +37,7 @@ from adagoal.deep.config import Config
 from adagoal.deep.env_inspection import inspect_env
 from adagoal.deep.goal_envs import EnvSource
 from adagoal.deep.rollouts import EnvBatch
+from adagoal.runs.run_folder import read_saved_run
 
 CANDIDATES: dict[str, dict[str, Any]] = {
     "shared batches (default)": {},
