@@ -7,6 +7,7 @@
 The policy plays fresh goals: half from the test goals, half from the training goals. Per folder and critics:
 
     AUC       probability that D ranks a goal that was reached within L below one that was not
+    admitted  share of the missed goals with D <= L
     rho       Spearman correlation of E with the error of D, over all goals and over the test goals alone.
               The error is |D - n| if the goal was first reached after n steps, and max(T - D, 0) if it was missed
     ratio     median error over median E in steps, on the test goals
@@ -81,8 +82,6 @@ def play(policy: Any, config: Config, sizes: Any, samplers: Any, episodes: int, 
 def auc(D: Any, reached: Any) -> float:
     """Probability that a reached goal has a smaller D than a missed one; ties count half."""
     n, ranks = int(reached.sum()), rankdata(D)
-    if n in (0, len(reached)):
-        return float("nan")
     return float(1.0 - (ranks[reached].sum() - n * (n + 1) / 2) / (n * (len(reached) - n)))
 
 
@@ -92,13 +91,13 @@ def errors_of(D: Any, steps: Any, T: int) -> Any:
 
 
 def scores(D: Any, E: Any, played: Played, config: Config) -> dict[str, float]:
-    """AUC of D, and rank correlations of E."""
+    """Numbers about D, if some goals were reached and others missed, and rank correlations of E."""
     error, test = errors_of(D, played.steps, config.horizon), played.is_test
-    return {
-        "auc": auc(D, played.steps <= config.radius),
-        "rho": float(spearmanr(E, error)[0]),
-        "rho_test": float(spearmanr(E[test], error[test])[0]),
-    }
+    found = {"rho": float(spearmanr(E, error)[0]), "rho_test": float(spearmanr(E[test], error[test])[0])}
+    missed = played.steps > config.radius
+    if 0 < missed.sum() < len(missed):
+        found |= {"auc": auc(D, ~missed), "admitted": float((D[missed] <= config.radius).mean())}
+    return found
 
 
 def novelty(goals: Any, replay: dict[str, Any], success: float) -> Any:
@@ -255,10 +254,11 @@ def show(runs: list[dict[str, Any]]) -> str:
     lines = ["  ".join(words) for words in texts]
     for env in dict.fromkeys(run["about"]["env"] for run in runs):
         own = [run["scores"] for run in runs if run["about"]["env"] == env]
-        lines.append(f"{env}, {len(own)} runs" + " " * 30 + "AUC    rho   rho_test")
+        columns = [key for key in ("auc", "admitted", "rho", "rho_test") if key in next(iter(own[0].values()))]
+        lines.append(f"{env}, {len(own)} runs".ljust(62) + " ".join(f"{key:>8s}" for key in columns))
         for name in own[0]:
-            means = [np.nanmean([scores[name][key] for scores in own]) for key in ("auc", "rho", "rho_test")]
-            lines.append(f"  {name:60s}" + "  ".join(f"{mean:5.2f}" for mean in means))
+            means = [np.mean([scores[name][key] for scores in own]) for key in columns]
+            lines.append(f"  {name:60s}" + " ".join(f"{mean:8.2f}" for mean in means))
     return "\n".join(lines)
 
 
