@@ -46,10 +46,12 @@ CANDIDATES: dict[str, dict[str, Any]] = {
     "random priors": {"prior": 0.1},
     "classification": {"bins": 51},
     "goals of the space": {"space": 0.2},
+    "pessimistic start": {"start": 1.0},
 }
 """own: an independent batch for every critic. prior: a fixed random network is added to each critic, times this share
 of the range of values. bins: critics classify the cost, with a cross-entropy to the two bins around the target. space:
-share of the batch whose goals are drawn from the training space, whether or not anything was achieved there."""
+share of the batch whose goals are drawn from the training space, whether or not anything was achieved there. start: the
+critics begin at this share of the largest cost, so a goal is far until data say otherwise."""
 ENVS = 25
 UPDATES_PER_CALL = 500
 
@@ -126,7 +128,7 @@ def variants(name: str, costs: Any, far: Any, played: Played, config: Config, ex
 
 def refit(
     config: Config, state: Any, sizes: Any, space_goals: Any, x: Any, updates: int, *, own: bool = False,
-    prior: float = 0.0, bins: int = 0, space: float = 0.0, seed: int = 0,
+    prior: float = 0.0, bins: int = 0, space: float = 0.0, start: float = 0.0, seed: int = 0,
 ) -> tuple[Any, Any]:  # fmt: skip
     """Fit critics to the replay of a run; returns costs ``[J, n]`` at inputs ``x`` and the spread of the classes."""
     replay, normalisers, actor = state.replay, state.normalisers, state.nets.actor.online
@@ -137,6 +139,9 @@ def refit(
     widths = (*widths[:-1], bins or 1)
     rng = np.random.default_rng(seed)
     critics = jax.tree.map(jnp.asarray, networks.init_network(config, rng, widths, (J,)))
+    if start:
+        layers = [*critics.online[:-1], (critics.online[-1][0], critics.online[-1][1] - start * top)]
+        critics = critics._replace(online=layers, target=layers)
     # the initial outputs of a network are of order 0.1, so the factor makes priors of order prior * top
     fixed = jax.tree.map(jnp.asarray, networks.init_layers(rng, widths, (J,)))
     centres = jnp.linspace(-top, 0.0, bins or 2)
@@ -242,8 +247,8 @@ def measure(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
     found = variants("critics of the run", online, far, played, config)
     if options.refit:
         pool = jnp.asarray(samplers[1](np.random.default_rng(options.seed), 4096), jnp.float32)
-        for name, changes in CANDIDATES.items():
-            costs, spread = refit(config, state, sizes, pool, jnp.asarray(x), options.refit, **changes)
+        for name in options.critics or CANDIDATES:
+            costs, spread = refit(config, state, sizes, pool, jnp.asarray(x), options.refit, **CANDIDATES[name])
             found |= variants(name, costs, far, played, config, spread)
     return {"about": about, "scores": found}
 
@@ -268,6 +273,7 @@ def main() -> None:
     parser.add_argument("--episodes", type=int, default=400)
     parser.add_argument("--seed", type=int, default=777, help="Of the fresh goals and starts.")
     parser.add_argument("--refit", type=int, default=0, help=f"Updates of other critics, in {UPDATES_PER_CALL}s.")
+    parser.add_argument("--critics", nargs="*", choices=CANDIDATES, help="Which others; all if left out.")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     runs = []
