@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 from adagoal import goal_rules, parallel
 from adagoal.api.certify_data import DATA_WARNING, begin_with_data
 from adagoal.core import transition_data
-from adagoal.core.argument_checks import check_folder_path, refuse_unknown_arguments
+from adagoal.core.argument_checks import check_arguments, check_folder_path, document_settings, refuse_unknown_arguments
 from adagoal.core.environment import TabularEnv
 from adagoal.core.errors import OBJECT_ENV_PREFIX, InputError, RunWarning
 from adagoal.core.exploration_run import RunObserver
@@ -57,7 +57,6 @@ from adagoal.runs.run_folder import (
     require_run_folder,
 )
 from adagoal.settings.exploration import ExecutionOptions, ExplorationSettings
-from adagoal.settings.fields import check_arguments, document_settings
 from adagoal.settings.goal_spec import GoalsArgument as Goals
 from adagoal.settings.goal_spec import avoided_states, parse_avoid, parse_goals, resolve_goals_on_resume
 

@@ -23,11 +23,10 @@ from click.shell_completion import CompletionItem
 
 from adagoal.cli import completion
 from adagoal.core import compiled_code
-from adagoal.core.argument_checks import parse_key_value
+from adagoal.core.argument_checks import SettingInfo, check_value, declared_settings, parse_key_value
 from adagoal.core.errors import InputError, Status
 from adagoal.core.user_code import is_file_spec
 from adagoal.runs.run_folder import require_run_folder
-from adagoal.settings.fields import SettingInfo, check_value, declared_settings
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 _Value = TypeVar("_Value")
