@@ -106,9 +106,6 @@ class Config:
     )
 
     members: int = setting_field(3, "J: Q-functions in the ensemble.", low=2, high=64)
-    initial_cost: float = setting_field(
-        0.0, "Cost of a goal to untrained critics, over the largest: 1 makes goals far until reached.", low=0, high=1
-    )
     candidates: int = setting_field(1000, "N: candidate goals at each reset.", low=1, high=10**6)
     ensemble_updates: int = setting_field(
         0, "Updates of the separate ensemble of ddpg per cycle; 0: two for every five steps.", low=0, high=100_000

@@ -45,11 +45,7 @@ def init_networks(config: Config, sizes: EnvDimensions, rng: np.random.Generator
     """Initial networks."""
     widths, critic_widths = networks.layer_widths(config, sizes)
     actor = networks.init_network(config, rng, widths)
-    critics = networks.init_network(config, rng, critic_widths, (config.members,))
-    weight, bias = critics.online[-1]
-    # in single precision: a float would turn the bias into a double
-    layers = [*critics.online[:-1], (weight, bias - np.float32(config.initial_cost / (1.0 - config.gamma)))]
-    return EnsembleNetworks(actor, critics._replace(online=layers, target=layers))
+    return EnsembleNetworks(actor, networks.init_network(config, rng, critic_widths, (config.members,)))
 
 
 def learn(
