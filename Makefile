@@ -122,7 +122,7 @@ check-panda: $(PANDA)/stamp
 $(GALLERY)/stamp: $(VENV)/stamp-python pyproject.toml
 	$(PYTHON) -m venv $(GALLERY)
 	$(GALLERY)/bin/python -m pip --disable-pip-version-check --quiet install --no-compile --editable '.[minigrid]' \
-	  pytest matplotlib nasim==0.12.0 textworld==1.7.0 aalpy==2.0.0 gymnax==1.0.1
+	  pytest matplotlib nasim==0.12.0 textworld==1.7.0 aalpy==2.0.0 gymnax==1.0.1 six
 	@touch $@
 
 check-gallery: $(GALLERY)/stamp

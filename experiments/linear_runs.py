@@ -12,7 +12,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from adagoal.api.explore import audit, explore, resume
-from adagoal.comparison.experiment import ExperimentOptions, RunOutcome, run_uninterrupted
+from adagoal.comparison.comparison_output import RunOutcome
+from adagoal.comparison.method_comparison import run_uninterrupted
 from adagoal.core.errors import Status
 from adagoal.core.exploration_run import ExplorationRun
 from adagoal.core.types import Longs
@@ -20,6 +21,7 @@ from adagoal.envs.model import TabularMDP
 from adagoal.exact import solver
 from adagoal.runs.run_folder import find_saved_run
 from adagoal.settings.exploration import ExplorationSettings
+from experiments.experiment import ExperimentOptions
 from experiments.extra_models import make_known_model
 
 FOLDER = "linear-runs"

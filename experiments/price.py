@@ -23,14 +23,8 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from adagoal.api.explore import audit
-from adagoal.comparison.comparison_output import AnytimeAuditor
-from adagoal.comparison.experiment import (
-    Experiment,
-    ExperimentOptions,
-    ExperimentReport,
-    RunOutcome,
-    run_settings,
-)
+from adagoal.comparison.comparison_output import AnytimeAuditor, RunOutcome
+from adagoal.comparison.method_comparison import run_settings
 from adagoal.core.errors import Status
 from adagoal.core.exploration_run import ExplorationRun
 from adagoal.core.tabular_policy import Policy
@@ -40,6 +34,7 @@ from adagoal.exact import solver
 from adagoal.settings.exploration import ExplorationSettings
 from experiments.catalogue import CATALOGUE
 from experiments.exact_policies import optimal_policy
+from experiments.experiment import Experiment, ExperimentOptions, ExperimentReport
 from experiments.extra_models import make_known_model
 from experiments.layout import ColumnFormats, figure_with_panels, table_from_rows
 

@@ -21,7 +21,8 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from adagoal.api.explore import audit, explore
-from adagoal.comparison.experiment import Experiment, ExperimentOptions, ExperimentReport, RunOutcome, run_uninterrupted
+from adagoal.comparison.comparison_output import RunOutcome
+from adagoal.comparison.method_comparison import run_uninterrupted
 from adagoal.core.exploration_run import ExplorationRun
 from adagoal.envs.model import TabularMDP
 from adagoal.envs.simulator import ModelSimulator
@@ -29,6 +30,7 @@ from adagoal.exact import solver
 from adagoal.report.curve_page import Curve, CurvePlot, curves_by_seed
 from experiments import extra_models
 from experiments.catalogue import CATALOGUE
+from experiments.experiment import Experiment, ExperimentOptions, ExperimentReport
 from experiments.layout import table_from_rows
 
 ETAS = (1e-2, 1e-3, 1e-4, 1e-5, 1e-6, 1e-7, 1e-8)

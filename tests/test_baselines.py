@@ -443,16 +443,16 @@ def test_bad_constants_give_one_line_error(
 
 
 def test_constants_of_a_comparison_do_not_replace_given_ones() -> None:
-    worlds = {"chain": {"radius": 5.0, "epsilon": 1.0}}
+    envs = {"chain": {"radius": 5.0, "epsilon": 1.0}}
     specs = ("certified", "disco", "gosprl:constants=paper")
-    found = method_comparison.build_settings(worlds, specs, ("adagoal",), 1, constants="scaled=0.1")
+    found = method_comparison.build_settings(envs, specs, ("adagoal",), 1, constants="scaled=0.1")
     assert [s.method_args for s in found] == [{}, {"constants": "scaled=0.1"}, {"constants": "paper"}]
 
 
 def test_comparisons_run_a_baseline_once_per_seed() -> None:
-    worlds = {"chain": {"radius": 5.0, "epsilon": 1.0}}
+    envs = {"chain": {"radius": 5.0, "epsilon": 1.0}}
     found = method_comparison.build_settings(
-        worlds, ("certified", "disco:constants=scaled=0.1"), ("adagoal", "unigoal"), 2
+        envs, ("certified", "disco:constants=scaled=0.1"), ("adagoal", "unigoal"), 2
     )
     assert [setting.method for setting in found].count("disco") == 2
 

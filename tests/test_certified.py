@@ -224,13 +224,13 @@ def test_large_model_resumes_as_uninterrupted():
     other.counts.restore(estimates.counts.state())
     other.restore({name: np.array(a) for name, a in arrays.items()}, facts)
     plan, again = (e.exploration_plan().policy for e in (estimates, other))
-    assert plan.complete.sum() > 100
-    np.testing.assert_array_equal(plan.complete, again.complete)
-    np.testing.assert_array_equal(plan.p[plan.complete], again.p[plan.complete])
-    np.testing.assert_array_equal(plan.r[plan.complete], again.r[plan.complete])
+    assert plan.uses_ball.sum() > 100
+    np.testing.assert_array_equal(plan.uses_ball, again.uses_ball)
+    np.testing.assert_array_equal(plan.p[plan.uses_ball], again.p[plan.uses_ball])
+    np.testing.assert_array_equal(plan.r[plan.uses_ball], again.r[plan.uses_ball])
     np.testing.assert_array_equal(plan.q, again.q)
-    arrays["complete_r"] = arrays["complete_r"][1:]
-    with pytest.raises(ValueError, match="complete_r"):
+    arrays["ball_r"] = arrays["ball_r"][1:]
+    with pytest.raises(ValueError, match="ball_r"):
         other.restore({name: np.array(a) for name, a in arrays.items()}, facts)
 
 

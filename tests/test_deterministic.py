@@ -151,8 +151,8 @@ def test_deterministic_map_needs_a_known_start():
 
 @pytest.mark.parametrize("seed", range(6))
 def test_deterministic_models_are_certified_and_audited(seed):
-    world = extra_models.random_deterministic(n_states=14, n_actions=3, seed=seed)
-    result = adagoal.explore(world, radius=6, epsilon=1.0, seed=seed)
+    env = extra_models.random_deterministic(n_states=14, n_actions=3, seed=seed)
+    result = adagoal.explore(env, radius=6, epsilon=1.0, seed=seed)
     assert result.status.finished
     assert adagoal.audit(result).ok
 

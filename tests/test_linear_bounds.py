@@ -159,14 +159,14 @@ def test_curriculum(method, tmp_path):
 def test_goals_that_no_kernel_reaches(method):
     """These goals are unreachable for every theta, so ``--radius all`` still stops."""
     kernels = [extra_models.random_unreachable(n_states=8, n_actions=2, seed=s) for s in range(2)]
-    world = adagoal.mixture(kernels, [0.3, 0.7])
-    never = np.flatnonzero(np.isinf(solver.optimal_distances(world.mdp, list(range(8)))))
+    env = adagoal.mixture(kernels, [0.3, 0.7])
+    never = np.flatnonzero(np.isinf(solver.optimal_distances(env.mdp, list(range(8)))))
     assert len(never)
-    result = adagoal.explore(world, "all", 1.0, method=method, budget=10**6)
+    result = adagoal.explore(env, "all", 1.0, method=method, budget=10**6)
     assert result.status == "certified"
     assert sorted(result.goals) == [g for g in range(8) if g not in never]
     assert all(result.certificates[g].lower == math.inf for g in never)
-    assert adagoal.audit(result, world).ok
+    assert adagoal.audit(result, env).ok
 
 
 def test_ellipsoid_contains_the_likelihood_set():
@@ -232,7 +232,7 @@ def vtr_case(seed):
 
 
 VTR_SEEDS = [*range(20), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(20, 60))]
-"""Every d, and so every sign, with every horizon; and the same with other worlds."""
+"""Every d, and so every sign, with every horizon, on two sets of models."""
 
 
 @pytest.mark.parametrize("seed", VTR_SEEDS)
