@@ -81,7 +81,7 @@ NEVER_MET = 10**6
 
 @pytest.mark.usefixtures("all_models_large")
 @pytest.mark.parametrize("seed", range(3))
-def test_the_loop_in_python_gives_the_same_counts(seed: int) -> None:
+def test_a_recorded_run_has_the_same_counts(seed: int) -> None:
     mdp = odd_model(seed)
     compiled, recorded = numbered(mdp), numbered(mdp)
     one, episodes = play(compiled, 3000, seed)
