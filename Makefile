@@ -6,18 +6,18 @@ PANDA ?= .venv-panda
 GALLERY ?= .venv-gallery
 BIN = $(VENV)/bin
 FAST_XLA = --xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true --xla_cpu_use_fusion_emitters=false
-AS_EVER = tests/deep/test_longer.py
-LAST = tests/deep/test_docs.py tests/deep/test_both.py
+DEFAULT_XLA = tests/deep/test_extend_training.py
+NEED_WARM = tests/deep/test_docs.py tests/deep/test_shared_commands.py
 FIRST = tests/test_[a-o]*.py
 SECOND = tests/test_[p-z]*.py
-# What is imported is byte-compiled then, and kept; most of what is installed never is.
+# Modules are byte-compiled when they are first imported (pip --no-compile): most installed modules never are.
 unexport PYTHONDONTWRITEBYTECODE
 PIP_INSTALL = -m pip --disable-pip-version-check --quiet install --no-compile --constraint constraints.txt
 
 .PHONY: help demo test warm test-deep test-first test-second lint format docs check-slow check-memory check-package check-sb3 check-panda check-gallery package bench clean
 
 help:
-	@echo "make demo        explore the two-room world with live progress, and write its report"
+	@echo "make demo        explore the two-room environment with live progress, and write its report"
 	@echo "make test        lint, types and tests (minutes)"
 	@echo "make lint        lint and types only"
 	@echo "make format      format the code"
@@ -26,9 +26,9 @@ help:
 	@echo "make docs        the documentation site, in site/"
 	@echo "make package     the wheel and the source archive, in dist/"
 	@echo "make check-package  the wheel in empty environments (part of check-slow)"
-	@echo "make check-sb3   the goal rules in Stable-Baselines3, in an environment of their own (PyTorch)"
-	@echo "make check-panda trainings in panda-gym, in an environment of their own (Python 3.11; part of check-slow)"
-	@echo "make check-gallery  the examples of docs/gallery.md, in an environment of their own"
+	@echo "make check-sb3   goal rules in Stable-Baselines3, in a separate environment (PyTorch)"
+	@echo "make check-panda training in panda-gym, in a separate environment (Python 3.11; part of check-slow)"
+	@echo "make check-gallery  the examples of docs/gallery.md, in a separate environment"
 	@echo "make bench       benchmarks of the solver and the planner"
 	@echo "make clean       remove the environment, caches and build outputs (not runs/)"
 
@@ -42,7 +42,7 @@ $(VENV)/stamp-core: $(VENV)/stamp-python pyproject.toml constraints.txt
 	$(BIN)/python $(PIP_INSTALL) --editable .
 	@touch $@
 
-# The extras by their names, without building the package again.
+# Installs the extras by name, without building the package again.
 $(VENV)/stamp-dev: $(VENV)/stamp-core
 	@$(BIN)/python -c 'import tomllib; \
 	  extras = tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]; \
@@ -64,23 +64,23 @@ lint: $(VENV)/stamp-dev
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 
-# Parts for two cores, which take the next one when they are done with the last. What most tests need is compiled as soon
-# as there is enough to compile it with: the other core installs the rest, and checks the types.
+# Two cores work through five parts. `warm` compiles the Numba functions that most tests call as soon as the core package
+# is installed; meanwhile the other core installs the extras and checks the types.
 #
-# Small trainings take seconds to compile and milliseconds to run, so that they are compiled as fast as XLA can, not as
-# well as it can. What depends on how XLA rounds has its defaults; so has all of check-slow.
+# Small training runs take seconds to compile and milliseconds to run, so XLA compiles them without optimisation. Tests
+# that depend on how XLA rounds use its defaults (DEFAULT_XLA), and so does check-slow.
 test: $(VENV)/stamp-core
 	@$(MAKE) --no-print-directory -j2 --output-sync warm lint test-deep test-first test-second
 
 warm: $(VENV)/stamp-core
 	@$(BIN)/adagoal warm --quiet
 
-# It may begin before everything is compiled: those that need it come last.
+# Does not wait for `warm`. The files that call compiled Numba functions come last.
 test-deep: lint
-	XLA_FLAGS='$(FAST_XLA)' $(BIN)/pytest $(filter-out $(LAST) $(AS_EVER),$(wildcard tests/deep/test_*.py)) $(LAST)
+	XLA_FLAGS='$(FAST_XLA)' $(BIN)/pytest $(filter-out $(NEED_WARM) $(DEFAULT_XLA),$(wildcard tests/deep/test_*.py)) $(NEED_WARM)
 
 test-first: warm $(VENV)/stamp-dev
-	$(BIN)/pytest $(FIRST) $(AS_EVER)
+	$(BIN)/pytest $(FIRST) $(DEFAULT_XLA)
 
 test-second: warm $(VENV)/stamp-dev
 	$(BIN)/pytest $(SECOND)
@@ -89,14 +89,14 @@ format: $(VENV)/stamp-dev
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
 
-# In two processes: Ray forks, which a process that has used JAX must not.
+# Two processes: Ray forks, and a process that has used JAX must not fork.
 check-slow: $(VENV)/stamp-slow
 	$(BIN)/pytest -m slow --ignore tests/deep
 	$(BIN)/pytest -m slow tests/deep
 	@$(MAKE) --no-print-directory check-memory
 	@$(MAKE) --no-print-directory check-sb3
 	@if $(PYTHON) -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))'; then \
-	  $(MAKE) --no-print-directory check-panda; else echo "check-panda is for Python 3.11: left out"; fi
+	  $(MAKE) --no-print-directory check-panda; else echo "check-panda needs Python 3.11: skipped"; fi
 
 # Fresh memory holds garbage here, so a result that depends on memory never written fails a test.
 check-memory: $(VENV)/stamp-dev
@@ -110,7 +110,7 @@ $(SB3)/stamp: $(VENV)/stamp-python pyproject.toml constraints.txt
 check-sb3: $(SB3)/stamp
 	$(SB3)/bin/pytest tests/sb3
 
-# panda-gym needs PyBullet, whose wheels are for Python 3.11 alone.
+# panda-gym needs PyBullet, which has wheels for Python 3.11 only.
 $(PANDA)/stamp: $(VENV)/stamp-python pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(PANDA)
 	$(PANDA)/bin/python $(PIP_INSTALL) --editable '.[deep]' panda-gym pytest
@@ -128,7 +128,7 @@ $(GALLERY)/stamp: $(VENV)/stamp-python pyproject.toml
 check-gallery: $(GALLERY)/stamp
 	$(GALLERY)/bin/pytest tests/gallery
 
-# The pages are gathered in build/docs: those of docs/, the tutorials as they were played, the reference, the demo.
+# build/docs collects the pages of docs/, the executed tutorials, the reference and the demo.
 docs: $(VENV)/stamp-dev
 	$(BIN)/python docs/tools/stage.py build/docs
 	$(BIN)/adagoal explore two-room --radius 40 --epsilon 1 --delta 0.1 --seed 0 --out build/demo --overwrite --quiet

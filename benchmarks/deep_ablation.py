@@ -33,14 +33,12 @@ GROUPS: dict[str, tuple[dict[str, Any], dict[str, dict[str, Any]]]] = {
             "L = 30": {"radius": 30.0},
             "ensemble on original goals": {"ensemble_relabel": 0.0},
             "goal normaliser: relabelled": {"normaliser": "relabelled"},
-            "goal normaliser: fixed": {"normaliser": "fixed"},
             "contact-weighted replay": {"contact": 0.5},
         },
     ),
     "ramp": (PUSH, {"L grows from 10 to 40 over 100,000 steps": {"radius_ramp": 100_000}}),
     "members": (PUSH | {"members": 5}, {"J = 5": {}}),
     "candidates": (PUSH | {"candidates": 100}, {"N = 100": {}}),
-    "action": (PUSH | {"value_action": "min"}, {"min over actions": {}}),
     "baselines-1": (PUSH | NARROW, BASELINES),
     "baselines-10": (PUSH, BASELINES),
     "pick": (
@@ -74,7 +72,7 @@ def main() -> None:
     from adagoal.core.file_io import write_json
     from adagoal.deep import Config
     from adagoal.deep.training_history import TrainingHistory
-    from adagoal.runs import training_files
+    from adagoal.runs import train_result
     from adagoal.runs.progress_display import TrainingProgress
 
     base, variants = GROUPS[options.group]
@@ -82,7 +80,7 @@ def main() -> None:
     configs = [Config(**base | change, steps=options.steps, seed=s) for change in variants.values() for s in seeds]
 
     def write_named(status: Status, history: TrainingHistory) -> None:
-        data = training_files.training_to_json(status, history)
+        data = train_result.training_to_json(status, history)
         names = [name for name in variants for _ in seeds]
         for run, name in zip(data["runs"], names, strict=True):
             run["variant"] = name

@@ -169,7 +169,7 @@ def main() -> None:
     from adagoal import train
     from adagoal.deep import Config
     from adagoal.deep.training_history import TrainingHistory
-    from adagoal.runs import training_files
+    from adagoal.runs import train_result
     from adagoal.runs.progress_display import TrainingProgress
 
     shared = {"steps": options.steps, "train_goals": f"scale={options.scale}" if options.scale else "env"}
@@ -186,10 +186,10 @@ def main() -> None:
         def observe(history: TrainingHistory) -> None:
             show(history)
             if "success" in history.rows[-1]:
-                write_json(options.out, training_files.training_to_json(Status.INTERRUPTED, history))
+                write_json(options.out, train_result.training_to_json(Status.INTERRUPTED, history))
 
         trained = train(configs, workers=options.workers, observe=observe, minutes=options.minutes)
-    data = training_files.training_to_json(trained.status, trained.history)
+    data = train_result.training_to_json(trained.status, trained.history)
     write_json(options.out, data)
     if options.keep is not None:
         trained.save(options.keep)

@@ -151,7 +151,7 @@ def learner(options: argparse.Namespace) -> dict[str, Any]:
     sizes = EnvDimensions(observation=25, goal=3, action=4, horizon=HORIZON, success=0.05)
     one = Config(ENV, updates=options.updates, batch=options.batch, hidden=options.hidden, buffer=200_000)
     configs = [one.resolve_for_horizon(HORIZON)]
-    state = learner.init_learner_states(configs, sizes, np.zeros((1, 1, 3)))
+    state = learner.init_learner_states(configs, sizes)
     hyperparameters = learner.per_run_hyperparameters(configs)
     rng, shapes = np.random.default_rng(0), learner.episode_shapes(state, ENVS)
     new = jax.tree.map(lambda x: rng.normal(size=x.shape).astype(x.dtype), shapes)

@@ -34,7 +34,7 @@ def main() -> None:
     from adagoal import train
     from adagoal.core.file_io import write_json
     from adagoal.deep import Config
-    from adagoal.runs import training_files
+    from adagoal.runs import train_result
     from adagoal.runs.progress_display import TrainingProgress
 
     config = Config(
@@ -58,7 +58,7 @@ def main() -> None:
             return False
 
         trained = train([config], minutes=options.minutes, observe=observe)
-    data = training_files.training_to_json(trained.status, trained.history)
+    data = train_result.training_to_json(trained.status, trained.history)
     reached = [row["steps"] for row in trained.history.rows if row.get("success", 0.0) >= WANTED]
     data |= {"seconds_to_90": seconds, "steps_to_90": reached[0] if reached else None}
     data["seconds_in_all"] = round(time.monotonic() - began, 1)

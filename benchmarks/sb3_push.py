@@ -1,15 +1,12 @@
 """Goal rules in Stable-Baselines3 on FetchPush with goals ten times too wide: one run, with the rule or without.
 
-    python benchmarks/sb3_push.py --rule adagoal-proportional --seed 0 --out FILE.json      (needs the extra sb3)
+    python benchmarks/sb3_push.py --rule adagoal-proportional --seed 0 --out FILE.json      (needs sb3 and sb3-contrib)
     python benchmarks/sb3_push.py --rule unigoal --seed 0 --out FILE.json
-    python benchmarks/sb3_push.py --without penalty --seed 0 --out FILE.json                # what makes it learn?
-    python benchmarks/sb3_push.py --algorithm tqc --seed 0 --out FILE.json                  (needs sb3-contrib, too)
     python benchmarks/sb3_push.py --idle 6                                                  # doing nothing, six tests
     python benchmarks/sb3_push.py --table FILE.json [FILE.json ...]                         # only print the curves
 
-Hindsight, and one of: EnsembleTD3 of this package, whole or without one of the things in which it differs from TD3; TQC
-of sb3-contrib; DDPG, TD3 (without delay or target noise) and SAC of Stable-Baselines3. Where DDPG has more critics than
-one, which E needs, the smallest counts in its targets, so that it is the TD3 of here.
+Hindsight, and one of: TQC of sb3-contrib; DDPG, TD3 (without delay or target noise) and SAC of Stable-Baselines3. If
+DDPG has more critics than one, which E needs, the smallest counts in its targets, as in TD3.
 Success at the last step, on the environment's own goals, without noise; and how many of the goals that were chosen
 since the last test lie where these do.
 """
@@ -29,39 +26,18 @@ import torch
 from stable_baselines3 import DDPG, SAC, TD3, HerReplayBuffer
 from stable_baselines3.common.callbacks import BaseCallback, CallbackList
 from stable_baselines3.common.env_util import make_vec_env
-from stable_baselines3.common.noise import ActionNoise, NormalActionNoise
+from stable_baselines3.common.noise import ActionNoise
 from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecEnv
 
 from adagoal.core.file_io import read_json, write_json
 from adagoal.deep.env_inspection import bounding_box, is_inside_box, make_goal_sampler
-from adagoal.sb3 import ChooseGoals, ChosenGoal, EnsembleTD3, NormalisedFeatures
-from adagoal.sb3.ensemble_td3 import EnsembleCritic, EnsemblePolicy
+from adagoal.sb3 import ChooseGoals, ChosenGoal, NormalisedFeatures
 
 ENVIRONMENTS, RADIUS = 16, 40.0
-TOGETHER = 50
-"""Steps of every environment between two rounds of updates of EnsembleTD3: an episode of Fetch."""
-
-
-class PlainCritic(EnsembleCritic):
-    """Without normalised layers."""
-
-    normalises_layers = False
-
-
-class PlainPolicy(EnsemblePolicy):
-    """With such critics."""
-
-    critic_class = PlainCritic
-
-
-class Pessimist(EnsembleTD3):
-    """All critics follow the smallest of their targets, as in TD3."""
-
-    targets_minimum = True
 
 
 class NormalisedLayer(torch.nn.Module):
-    """An activation that normalises first: the hidden layers of EnsembleTD3's critics, for the other algorithms."""
+    """An activation that normalises first: the critics of ``adagoal train`` have such layers."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return torch.relu(torch.nn.functional.layer_norm(x, x.shape[-1:]))
@@ -119,7 +95,6 @@ def success(env: VecEnv, rounds: int, act: Callable[[Any], Any]) -> float:
 def learner(options: argparse.Namespace, env: VecEnv) -> Any:
     """The model."""
     actions = env.action_space.shape[0]  # type: ignore[index]
-    together = TOGETHER if options.algorithm == "ensemble" else 1
     shared: dict[str, Any] = {
         "replay_buffer_class": HerReplayBuffer,
         "replay_buffer_kwargs": {"n_sampled_goal": 4, "goal_selection_strategy": "future"},
@@ -128,22 +103,11 @@ def learner(options: argparse.Namespace, env: VecEnv) -> Any:
         "buffer_size": max(options.steps, 10_000),
         "learning_starts": 1600,
         "batch_size": options.batch,
-        "train_freq": together,
-        "gradient_steps": together * options.updates,
+        "train_freq": 1,
+        "gradient_steps": options.updates,
         "seed": options.seed,
     }
-    widths = {"net_arch": [options.width] * 3}
-    if options.algorithm == "ensemble":
-        return (Pessimist if options.without == "mean" else EnsembleTD3)(
-            PlainPolicy if options.without == "layers" else "MultiInputPolicy",
-            env,
-            action_penalty=0.0 if options.without == "penalty" else 1.0,
-            random_actions=options.random,
-            action_noise=NormalActionNoise(np.zeros(actions), np.full(actions, options.noise)),
-            policy_kwargs=widths,
-            **shared,
-        )
-    networks: dict[str, Any] = {"n_critics": options.critics, **widths}
+    networks: dict[str, Any] = {"n_critics": options.critics, "net_arch": [options.width] * 3}
     if not options.plain:
         networks |= {"features_extractor_class": NormalisedFeatures}
     if options.layers:
@@ -171,10 +135,7 @@ def table(files: list[Path]) -> str:
         data = read_json(path)
         parts = [data, *(part for part in data.values() if isinstance(part, dict))]
         for run in [run for part in parts for run in part.get("runs", [])] or [data]:
-            whole = "" if run.get("without", "nothing") == "nothing" else f" without {run['without']}"
-            lines.append(
-                f"{run['env']} scale={run['scale']} {run['algorithm']}{whole} {run['rule']}, seed {run['seed']}"
-            )
+            lines.append(f"{run['env']} scale={run['scale']} {run['algorithm']} {run['rule']}, seed {run['seed']}")
             lines += [
                 f"{point['steps']:>9} {point['success']:8.2f}   inside {point.get('inside', np.nan):.2f}"
                 for point in run["curve"]
@@ -189,13 +150,7 @@ def main() -> None:
     parser.add_argument("--rule", default="adagoal-proportional")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--steps", type=int, default=144_000)
-    parser.add_argument("--algorithm", choices=("ensemble", "tqc", "ddpg", "td3", "sac"), default="ensemble")
-    parser.add_argument(
-        "--without",
-        choices=("nothing", "penalty", "layers", "mean"),
-        default="nothing",
-        help="Leave out the penalty of actions, the normalised layers, or that each critic has its own target.",
-    )
+    parser.add_argument("--algorithm", choices=("tqc", "ddpg", "td3", "sac"), default="tqc")
     parser.add_argument("--grows", type=int, default=300_000, help="Steps over which L grows from 10 to 40.")
     parser.add_argument("--noise", type=float, default=0.2, help="Standard deviation of the action noise.")
     parser.add_argument("--random", type=float, default=0.3, help="Share of actions that are random.")
@@ -204,11 +159,11 @@ def main() -> None:
     parser.add_argument("--width", type=int, default=256)
     parser.add_argument("--gamma", type=float, default=0.98)
     parser.add_argument("--tau", type=float, default=0.005, help="How far the targets move at every update.")
-    parser.add_argument("--critics", type=int, default=3, help="Not of ensemble, which has three.")
+    parser.add_argument("--critics", type=int, default=3)
     parser.add_argument("--rate", type=float, help="Learning rate, if not that of the algorithm.")
     parser.add_argument("--entropy", default="auto", help="Weight of the entropy, of tqc and sac.")
-    parser.add_argument("--plain", action="store_true", help="Features that are not normalised; not of ensemble.")
-    parser.add_argument("--layers", action="store_true", help="Hidden layers are normalised, as those of ensemble.")
+    parser.add_argument("--plain", action="store_true", help="Features that are not normalised.")
+    parser.add_argument("--layers", action="store_true", help="Hidden layers are normalised.")
     parser.add_argument("--every", type=int, default=24_000, help="Steps between two tests.")
     parser.add_argument("--episodes", type=int, default=48, help="Of a test.")
     parser.add_argument("--threads", type=int, default=1)

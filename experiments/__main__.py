@@ -6,24 +6,94 @@ python -m experiments price --seeds 5    run one; finished runs are kept as file
 
 from __future__ import annotations
 
+import contextlib
+import importlib
+import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import click
 
+from adagoal import parallel
 from adagoal.cli import main as cli
 from adagoal.cli import options
-from adagoal.cli.compare_command import RESUME_HELP, experiment_options, run_experiment_command
-from adagoal.comparison.experiment import ExperimentInfo
-from experiments.catalogue import CATALOGUE
+from adagoal.cli.options import setting_options
+from adagoal.core.errors import ExitCode
+from adagoal.settings.exploration import ComparisonOptions, ExecutionOptions
+from adagoal.settings.fields import declared_settings
+from experiments.catalogue import CATALOGUE, ExperimentInfo
+
+RESUME_HELP = "Finished runs are saved as files in the folder; after Ctrl-C, the same command continues."
+
+
+def experiment_options(name: str, info: ExperimentInfo) -> options.Decorator:
+    """Return a decorator that adds the options of all experiments; see :func:`run_experiments`."""
+    declared = declared_settings(ComparisonOptions)
+    jobs = declared["jobs"]
+    if info.jobs is not None:
+        jobs = replace(jobs, default_text=f"{info.jobs}; ray: all cores")
+    shared: list[options.Decorator] = [
+        options.setting_option(jobs),
+        setting_options(ExecutionOptions, "engine", "address"),
+        click.option(
+            "--out", "-o", type=options.FOLDER, default=Path("runs") / name, show_default=True, help="Folder."
+        ),
+        options.json_option,
+        options.quiet_option,
+    ]
+    if info.seeds is not None:
+        seeds = replace(declared["seeds"], default=info.seeds)
+        shared = [options.setting_option(seeds), setting_options(ComparisonOptions, "seed"), *shared]
+
+    def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
+        for option in reversed(shared):
+            function = option(function)
+        return function
+
+    return decorate
+
+
+def run_experiments(info: ExperimentInfo, part: str, given: dict[str, Any]) -> None:
+    """Run an experiment, or one or all of its parts, and print the tables; ``given`` are the values of its options."""
+    # here, because --help should not wait for it
+    from adagoal.comparison.experiment import ExperimentProgress, run_experiment
+
+    # where and how it runs changes no number, so the experiment does not get these options
+    jobs, engine, address, as_json = (given.pop(name) for name in ("jobs", "engine", "address", "as_json"))
+    parts = {name: experiment for name, experiment in load_experiments(info).items() if part in ("all", name)}
+    display = ExperimentProgress(given["quiet"])
+    # the experiment's own number is for one machine; a cluster has its own number of cores
+    default_jobs = info.jobs if engine == "local" else None
+    reports = {}
+    opened_engine = parallel.make_engine(engine, jobs or default_jobs, address, display.print_line)
+    with contextlib.closing(opened_engine):
+        for name, experiment in parts.items():
+            chosen = experiment.fill_in_defaults(**given)
+            report = reports[name] = run_experiment(experiment, chosen, opened_engine, display)
+            if not as_json:
+                click.echo(report.text)
+    if as_json:
+        rows = {name: report.rows for name, report in reports.items()}
+        click.echo(json.dumps(rows if len(parts) > 1 or "" not in parts else rows[""], indent=1))
+    if not all(report.finished for report in reports.values()):
+        raise click.exceptions.Exit(ExitCode.UNFINISHED)
+
+
+def load_experiments(info: ExperimentInfo) -> Mapping[str, Any]:
+    """Import an experiment and return its parts by name; an experiment without parts has the name ""."""
+    module, _, name = info.import_path.partition(":")
+    experiment = getattr(importlib.import_module(module), name)
+    return experiment if isinstance(experiment, Mapping) else {"": experiment}
 
 
 def command(name: str, asked: ExperimentInfo) -> click.Command:
     """Return the command of an experiment. An experiment with parts gets the option ``--part``."""
 
     def function(part: str = "all", **given: Any) -> None:
-        run_experiment_command(asked, part, given)
+        run_experiments(asked, part, given)
 
     taken = experiment_options(name, asked)(function)
     for option in reversed(asked.options):

@@ -192,5 +192,5 @@ ARENA = Experiment(
     is_complete=method_comparison.is_complete_outcome,
     describe_outcome=method_comparison.describe_outcome,
     live_table=live_score_table,
-    info=CATALOGUE["arena"],
+    defaults=CATALOGUE["arena"].defaults,
 )

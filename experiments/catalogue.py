@@ -1,18 +1,36 @@
 """The experiments by name, with what each asks of its user.
 
 This file imports no experiment, so ``python -m experiments NAME --help`` answers at once. An experiment itself says
-``asks=CATALOGUE[NAME]`` (:mod:`adagoal.comparison.experiment`).
+``defaults=CATALOGUE[NAME].defaults`` (:mod:`adagoal.comparison.experiment`).
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from adagoal.comparison.experiment import ExperimentInfo
 from adagoal.settings.fields import SettingInfo
 
 _IN = "experiments"
+
+
+@dataclass(frozen=True)
+class ExperimentInfo:
+    """What the command line needs to know about an experiment without importing it."""
+
+    import_path: str = ""  # ``module:NAME`` of the declaration, or of a dictionary of parts
+    description: str = ""  # one line
+    options: tuple[SettingInfo, ...] = ()
+    seeds: int | None = 5  # default number of seeds; None: the experiment has no seeds
+    jobs: int | None = None  # default number of parallel runs on this machine; None: one per core
+    example: str = ""  # options of the example in the help
+    parts: tuple[str, ...] = ()  # names of the parts, if it has any
+
+    @property
+    def defaults(self) -> dict[str, Any]:
+        """Values of options that are not given."""
+        return {option.name: option.default for option in self.options} | {"seeds": self.seeds}
 
 
 def _option(name: str, kind: Any, default: Any, help: str, **declared: Any) -> SettingInfo:

@@ -58,5 +58,5 @@ CONSTANTS = Experiment(
     cells,
     measure_run=measure,
     make_report=lambda rows, options: ExperimentReport(rows, table_from_rows(rows, COLUMNS).to_markdown(), rows),
-    info=CATALOGUE["constants"],
+    defaults=CATALOGUE["constants"].defaults,
 )

@@ -307,5 +307,5 @@ COVERAGE = Experiment(
     report,
     outcome_file=file,
     is_complete=same,
-    info=CATALOGUE["coverage"],
+    defaults=CATALOGUE["coverage"].defaults,
 )

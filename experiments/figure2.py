@@ -96,8 +96,8 @@ def configs(panel: str, options: ExperimentOptions, **settings: Any) -> list[Any
 
 def kept(cell: Cell, outcome: RunOutcome, options: ExperimentOptions) -> bool:
     """Return whether the panel is finished, with these runs and steps."""
-    from adagoal.runs.folder_reader import is_training_folder
-    from adagoal.runs.training_files import configs_from_json
+    from adagoal.runs.run_folder import is_training_folder
+    from adagoal.runs.train_result import configs_from_json
 
     held = [replace(config, steps=options.steps) for config in configs_from_json(outcome)]
     wanted = [run.resolve_for_horizon(held[0].horizon, fetch=True) for run in cell.runs]
@@ -115,8 +115,8 @@ def train_panel(cell: Cell, options: ExperimentOptions) -> dict[str, Any]:
     """Train a panel, or resume it from its checkpoint, and write its report."""
     from adagoal.api.train import resume_training, train
     from adagoal.report import training_page as page
-    from adagoal.runs.folder_reader import is_training_folder
-    from adagoal.runs.training_files import training_to_json
+    from adagoal.runs.run_folder import is_training_folder
+    from adagoal.runs.train_result import training_to_json
 
     def observe(history: Any) -> None:
         tested = history.rows[-len(cell.runs) :]
@@ -266,5 +266,5 @@ FIGURE2 = Experiment(
     outcome_file=lambda cell: f"{cell.panel}.json",
     is_complete=kept,
     task_resources=lambda options: TaskResources(cores=options.workers or os.cpu_count() or 1, gpu=True),
-    info=CATALOGUE["figure2"],
+    defaults=CATALOGUE["figure2"].defaults,
 )

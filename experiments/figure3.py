@@ -25,8 +25,8 @@ from adagoal.comparison.experiment import (
     ExperimentOptions,
     ExperimentReport,
     RunOutcome,
+    run_uninterrupted,
 )
-from adagoal.comparison.experiment_runner import run_uninterrupted
 from adagoal.core.exploration_run import ExplorationRun
 from adagoal.core.types import Longs
 from adagoal.envs import toy_models
@@ -178,7 +178,7 @@ def _declared(name: str, rules: Sequence[str]) -> Experiment:
         selected_goals,
         functools.partial(report, name=name, rules=rules),
         outcome_folder="figure3-runs",
-        info=CATALOGUE[name],
+        defaults=CATALOGUE[name].defaults,
     )
 
 

@@ -16,8 +16,14 @@ import numpy as np
 
 from adagoal.api.explore import audit, explore
 from adagoal.baselines.interval_mdp import INTERVAL_BOUNDS
-from adagoal.comparison.experiment import Experiment, ExperimentOptions, ExperimentReport, RunOutcome, TextTable
-from adagoal.comparison.experiment_runner import run_uninterrupted
+from adagoal.comparison.experiment import (
+    Experiment,
+    ExperimentOptions,
+    ExperimentReport,
+    RunOutcome,
+    TextTable,
+    run_uninterrupted,
+)
 from adagoal.core.errors import Status
 from adagoal.settings.exploration import ExplorationSettings
 from experiments.catalogue import CATALOGUE
@@ -140,5 +146,5 @@ INTERVALS = Experiment(
     measure_run=measure,
     make_report=report,
     is_complete=lambda cell, outcome, options: outcome["certified"] or outcome["steps"] >= options.budget,
-    info=CATALOGUE["intervals"],
+    defaults=CATALOGUE["intervals"].defaults,
 )

@@ -18,8 +18,8 @@ from adagoal.comparison.experiment import (
     ExperimentOptions,
     ExperimentReport,
     RunOutcome,
+    run_settings,
 )
-from adagoal.comparison.experiment_runner import run_settings
 from adagoal.core.transition_data import TransitionCounts
 from adagoal.settings.exploration import ExplorationSettings
 from experiments import instance_bound
@@ -104,4 +104,4 @@ def report(outcomes: Sequence[RunOutcome], options: ExperimentOptions) -> Experi
     return ExperimentReport(rows, text, {"delta": DELTA, "rows": rows, "runs": list(outcomes)})
 
 
-LIMIT = Experiment("limit", cells, measure, report, info=CATALOGUE["limit"])
+LIMIT = Experiment("limit", cells, measure, report, defaults=CATALOGUE["limit"].defaults)

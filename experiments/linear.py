@@ -67,7 +67,7 @@ def _part(
         is_complete=over,
         describe_outcome=line,
         task_resources=lambda options: TaskResources(fresh_process=True),
-        info=CATALOGUE["linear"],
+        defaults=CATALOGUE["linear"].defaults,
     )
 
 
@@ -82,6 +82,6 @@ PARTS = {
         linear_output.misfits,
         outcome_folder=FOLDER,
         is_complete=misfit.kept,
-        info=CATALOGUE["linear"],
+        defaults=CATALOGUE["linear"].defaults,
     ),
 }

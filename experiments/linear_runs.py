@@ -11,15 +11,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from adagoal.api.explore import audit, explore, resume_exploration
-from adagoal.comparison.experiment import ExperimentOptions, RunOutcome
-from adagoal.comparison.experiment_runner import run_uninterrupted
+from adagoal.api.explore import audit, explore, resume
+from adagoal.comparison.experiment import ExperimentOptions, RunOutcome, run_uninterrupted
 from adagoal.core.errors import Status
 from adagoal.core.exploration_run import ExplorationRun
 from adagoal.core.types import Longs
 from adagoal.envs.model import TabularMDP
 from adagoal.exact import solver
-from adagoal.runs.folder_reader import find_saved_run
+from adagoal.runs.run_folder import find_saved_run
 from adagoal.settings.exploration import ExplorationSettings
 from experiments.extra_models import make_known_model
 
@@ -82,7 +81,7 @@ def measure(cell: Cell, options: ExperimentOptions) -> dict[str, Any]:
 
     place = options.out / FOLDER / cell.name
     if find_saved_run(place) is not None:
-        result = run_uninterrupted(resume_exploration, place, observe=in_time)
+        result = run_uninterrupted(resume, place, observe=in_time)
     else:
         result = run_uninterrupted(
             explore,

@@ -15,8 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from adagoal.api.explore import audit, explore
-from adagoal.comparison.experiment import ExperimentOptions, RunOutcome, TextTable
-from adagoal.comparison.experiment_runner import run_uninterrupted
+from adagoal.comparison.experiment import ExperimentOptions, RunOutcome, TextTable, run_uninterrupted
 from adagoal.core.errors import Status
 from adagoal.envs import mixture_models
 from adagoal.envs.model import TabularMDP

@@ -29,8 +29,8 @@ from adagoal.comparison.experiment import (
     ExperimentOptions,
     ExperimentReport,
     RunOutcome,
+    run_settings,
 )
-from adagoal.comparison.experiment_runner import run_settings
 from adagoal.core.errors import Status
 from adagoal.core.exploration_run import ExplorationRun
 from adagoal.core.tabular_policy import Policy
@@ -266,5 +266,5 @@ PRICE = Experiment(
     measure,
     report,
     follow_up_runs=other_cells,
-    info=CATALOGUE["price"],
+    defaults=CATALOGUE["price"].defaults,
 )

@@ -174,5 +174,5 @@ PROBABILITIES = Experiment(
     report,
     outcome_file=file,
     is_complete=same,
-    info=CATALOGUE["probabilities"],
+    defaults=CATALOGUE["probabilities"].defaults,
 )

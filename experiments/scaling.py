@@ -18,8 +18,14 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from adagoal.api.explore import explore
-from adagoal.comparison.experiment import Experiment, ExperimentOptions, ExperimentReport, RunOutcome, TextTable
-from adagoal.comparison.experiment_runner import run_uninterrupted
+from adagoal.comparison.experiment import (
+    Experiment,
+    ExperimentOptions,
+    ExperimentReport,
+    RunOutcome,
+    TextTable,
+    run_uninterrupted,
+)
 from adagoal.envs.simulator import ModelSimulator
 from adagoal.envs.toy_models import lower_bound_instance
 from adagoal.report.curve_page import Curve, CurvePlot, curves_by_seed
@@ -191,5 +197,5 @@ SCALING = Experiment(
     cells,
     measure_run=measure,
     make_report=report,
-    info=CATALOGUE["scaling"],
+    defaults=CATALOGUE["scaling"].defaults,
 )

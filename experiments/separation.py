@@ -21,8 +21,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from adagoal.api.explore import audit, explore
-from adagoal.comparison.experiment import Experiment, ExperimentOptions, ExperimentReport, RunOutcome
-from adagoal.comparison.experiment_runner import run_uninterrupted
+from adagoal.comparison.experiment import Experiment, ExperimentOptions, ExperimentReport, RunOutcome, run_uninterrupted
 from adagoal.core.exploration_run import ExplorationRun
 from adagoal.envs.model import TabularMDP
 from adagoal.envs.simulator import ModelSimulator
@@ -152,5 +151,5 @@ SEPARATION = Experiment(
     list_runs=lambda options: [Cell(eta, seed) for eta in ETAS for seed in options.seeds],
     measure_run=with_reset,
     make_report=report,
-    info=CATALOGUE["separation"],
+    defaults=CATALOGUE["separation"].defaults,
 )

@@ -1,4 +1,4 @@
-"""A real browser for tests: headless Chromium, told what to do through its DevTools protocol.
+"""A real browser for tests: headless Chromium, driven through its DevTools protocol.
 
     with Browser() as browser:
         page = browser.open(path.as_uri())
@@ -30,12 +30,12 @@ PATIENCE = 60.0
 
 
 def found() -> str | None:
-    """The program, None where there is none."""
+    """Return the path of the browser, or None."""
     return next(filter(None, map(shutil.which, NAMES)), None)
 
 
 class Browser:
-    """Chromium with a profile of its own, which is removed with it."""
+    """Chromium with a temporary profile."""
 
     def __enter__(self) -> Browser:
         program = found()
@@ -64,7 +64,7 @@ class Browser:
         shutil.rmtree(self._profile, ignore_errors=True)
 
     def open(self, address: str, width: int = 1200, height: int = 900, dark: bool = False) -> Page:
-        """A new page; what it says on its console is kept."""
+        """Open a new page and record its console messages."""
         target = self.send("Target.createTarget", url="about:blank")["targetId"]
         session = self.send("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
         page = Page(self, session)
@@ -79,7 +79,7 @@ class Browser:
         return page
 
     def send(self, method: str, session: str = "", **parameters: Any) -> Any:
-        """Ask for something and wait for the answer; what happens meanwhile is kept."""
+        """Send a command and wait for the reply; record events that arrive meanwhile."""
         self._number += 1
         question = {"id": self._number, "method": method, "params": parameters}
         self._link.send(json.dumps(question | ({"sessionId": session} if session else {})))
@@ -92,8 +92,8 @@ class Browser:
             self._events.append(answer)
 
     def events(self, session: str) -> list[dict[str, Any]]:
-        """What a page has told so far."""
-        self.send("Runtime.evaluate", session, expression="0")  # whatever was said before this is there after it
+        """Return the events of a page so far."""
+        self.send("Runtime.evaluate", session, expression="0")  # events sent before this reply have then arrived
         return [event for event in self._events if event.get("sessionId") == session]
 
 
@@ -104,38 +104,38 @@ class Page:
         self._browser, self._session = browser, session
 
     def send(self, method: str, **parameters: Any) -> Any:
-        """A call of the protocol."""
+        """Call a method of the DevTools protocol."""
         return self._browser.send(method, self._session, **parameters)
 
     def evaluate(self, script: str) -> Any:
-        """The value of an expression; a promise is waited for."""
+        """Evaluate an expression, and await it if it is a promise."""
         found = self.send("Runtime.evaluate", expression=script, returnByValue=True, awaitPromise=True)
         if "exceptionDetails" in found:
             raise RuntimeError(found["exceptionDetails"]["exception"].get("description", script))
         return found["result"].get("value")
 
     def wait(self, script: str) -> None:
-        """Until an expression is true."""
+        """Wait until an expression is true."""
         try:
             wait(lambda: self.evaluate(script))
         except TimeoutError:
             raise TimeoutError(f"{script} did not become true; troubles: {self.troubles()}") from None
 
     def click(self, x: float, y: float) -> None:
-        """At a point of the window."""
+        """Click at a point of the window."""
         for kind in ("mouseMoved", "mousePressed", "mouseReleased"):
             more = {} if kind == "mouseMoved" else {"button": "left", "clickCount": 1}
             self.send("Input.dispatchMouseEvent", type=kind, x=x, y=y, **more)
 
     def press(self, key: str) -> None:
-        """A key, for instance ArrowLeft."""
+        """Press a key, for instance ArrowLeft."""
         codes = {"ArrowLeft": 37, "ArrowUp": 38, "ArrowRight": 39, "ArrowDown": 40, "Enter": 13, "Tab": 9}
         for kind in ("keyDown", "keyUp"):
             code = {"windowsVirtualKeyCode": codes[key]}
             self.send("Input.dispatchKeyEvent", type=kind, key=key, code=key, **code)
 
     def troubles(self) -> list[str]:
-        """Errors and warnings on the console, exceptions that nobody caught, dialogues that opened."""
+        """Return console errors and warnings, uncaught exceptions, and dialogs that opened."""
         said = []
         for event in self._browser.events(self._session):
             about = event["params"]
@@ -151,7 +151,7 @@ class Page:
         return said
 
     def picture(self, path: Path, whole: bool = False) -> None:
-        """A picture of what is seen, or of the whole page."""
+        """Take a screenshot of the window or of the whole page."""
         if whole:
             size = self.send("Page.getLayoutMetrics")["cssContentSize"]
             clip = {"x": 0, "y": 0, "width": size["width"], "height": size["height"], "scale": 1}
@@ -162,7 +162,7 @@ class Page:
 
 
 def wait(condition: Any) -> None:
-    """Until the condition holds; a long time is a failure."""
+    """Wait until the condition holds; raise TimeoutError after a while."""
     end = time.monotonic() + PATIENCE
     while not condition():
         if time.monotonic() > end:

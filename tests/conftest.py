@@ -1,4 +1,4 @@
-"""For all tests: files are written, but tests do not wait for the disk."""
+"""Settings of all tests: files are written without waiting for the disk."""
 
 from __future__ import annotations
 
@@ -8,6 +8,6 @@ import pytest
 
 
 @pytest.fixture(autouse=True)
-def no_waiting_for_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A process that dies loses nothing that it has written; only the machine could. Tests do not switch that off."""
+def skip_fsync(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Skip fsync: it protects against power cuts, which tests do not simulate."""
     monkeypatch.setattr(os, "fsync", lambda handle: None)

@@ -1,4 +1,4 @@
-"""Read the block of data in a page, as its script does."""
+"""Read the data block of a report page, as the page's script does."""
 
 import json
 import math

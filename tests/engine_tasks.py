@@ -1,4 +1,4 @@
-"""Tasks for the engines, in a module that a new process imports at once."""
+"""Tasks for the engines, in a module that new processes import quickly."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def square(x: int) -> tuple[int, int]:
 
 
 def die(counter: Path, deaths: int) -> str:
-    """Kill the own process in the first ``deaths`` calls, which the file counts; return afterwards."""
+    """Kill this process in the first ``deaths`` calls, counted in a file; return in later calls."""
     counter.write_text(counter.read_text() + "." if counter.exists() else ".")
     if len(counter.read_text()) <= deaths:
         os.kill(os.getpid(), signal.SIGKILL)
@@ -33,7 +33,7 @@ class Unpicklable(Exception):
         self.link = lambda: None
 
 
-class Particular(Exception):
+class OneWayPickle(Exception):
     """Can be pickled but not unpickled: its __init__ takes more arguments than Exception stores."""
 
     def __init__(self, text: str, more: int) -> None:
@@ -41,13 +41,14 @@ class Particular(Exception):
 
 
 def fail(kind: str) -> Any:
-    """Raise, or return, what a pipe cannot carry; or close the pipe."""
+    """Raise or return an object that a pipe cannot carry, or close the pipe."""
     if kind == "close":
         os.closerange(3, 256)
         time.sleep(600)
     if kind == "answer":
         return lambda: None
-    raise Unpicklable("odd") if kind == "unpicklable" else Particular("odd", 1) if kind == "particular" else KeyError(1)
+    errors = {"unpicklable": Unpicklable("odd"), "particular": OneWayPickle("odd", 1)}
+    raise errors.get(kind, KeyError(1))
 
 
 class Buggy:

@@ -29,7 +29,7 @@ from adagoal.runs import run_folder
 
 
 def widest(known: Any) -> Any:
-    """A goal rule of a user: the goals within the radius, in proportion to the squared error."""
+    """Goal rule of a user: goals within the radius, in proportion to the squared error."""
     return np.where(known.D <= known.L, known.E**2, 0.0)
 
 
@@ -75,18 +75,18 @@ KILLED = {rule: {"env": "two-room", "radius": 12, "goal_rule": rule, "budget": 6
 
 
 def digest(array: Any) -> str:
-    """Type, shape and content of an array."""
+    """Return type, shape and hash of an array."""
     array = np.ascontiguousarray(array)
     return f"{array.dtype} {list(array.shape)} {hashlib.sha256(array.tobytes()).hexdigest()[:16]}"
 
 
 def exploration(arguments: dict[str, Any]) -> dict[str, Any]:
-    """Facts and digests of one exploration."""
+    """Return facts and digests of one exploration."""
     return facts(adagoal.explore(**arguments))
 
 
 def killed(arguments: dict[str, Any]) -> dict[str, Any]:
-    """The same for an exploration that is killed half-way, and resumed."""
+    """Return the same for an exploration that is killed half-way and resumed."""
     with tempfile.TemporaryDirectory() as folder:
         child = os.fork()
         if not child:
@@ -104,13 +104,13 @@ def killed(arguments: dict[str, Any]) -> dict[str, Any]:
 
 
 def facts(result: Any) -> dict[str, Any]:
-    """A result as plain data: its JSON form without the seconds, and a digest of every array."""
+    """Return a result as plain data: its JSON form without the seconds, and a digest of every array."""
     arrays = {name: digest(array) for name, array in sorted(result.arrays.items())}
     return {**result.to_dict(), "wall_seconds": None, "arrays": arrays}
 
 
 def deep() -> dict[str, Any]:
-    """A short training on the point mass: curves, and the weights of the actor."""
+    """Train on the point mass for a short time; return curves and the weights of the actor."""
     from adagoal.deep import Config
 
     small = {"hidden": (32, 32), "updates": 10, "ensemble_updates": 10, "batch": 64, "ensemble_batch": 64}
@@ -125,10 +125,10 @@ def deep() -> dict[str, Any]:
 
 
 def sb3() -> dict[str, Any]:
-    """A short Stable-Baselines3 run with chosen goals: the weights of its actor and critics."""
+    """Train a Stable-Baselines3 model with chosen goals; return the weights of its actor and critics."""
     sys.path.insert(0, str(Path(__file__).parent / "sb3"))
     from stable_baselines3 import DDPG
-    from test_sb3 import chooser, made
+    from test_sb3_goal_rules import chooser, made
 
     model = made(DDPG).learn(1_000, callback=chooser())
     return {name: digest(weights.numpy()) for name, weights in model.policy.state_dict().items()}

@@ -1,4 +1,4 @@
-"""The layers of the package and which imports break them, read from the source."""
+"""The layers of the package, and the imports in its source that violate them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Random mixtures for the tests, and slow, obvious twins of the linear kernels."""
+"""Random mixtures for the tests, and simple reference implementations of the linear kernels."""
 
 import math
 
@@ -16,7 +16,7 @@ from adagoal.methods import ExplorationProblem, build_estimates
 
 
 def random_mixture(seed, n_states=8, d=3, signed=False):
-    """(true model, theta): d random sparse kernels; with ``signed`` all but the first are differences."""
+    """Return (true model, theta) of d random sparse kernels; with ``signed``, all but the first are differences."""
     rng = np.random.default_rng(seed)
     models = [
         toy_models.random_sparse(n_states=n_states, n_actions=2, branching=3, seed=10 * seed + i) for i in range(d)
@@ -31,7 +31,7 @@ def random_mixture(seed, n_states=8, d=3, signed=False):
 
 
 def start(mdp, method, L=6.0, epsilon=1.0, delta=0.1, goals=None, seed=0, **arguments):
-    """A run that has not begun."""
+    """Return a run before its first step."""
     world = ModelSimulator(mdp)
     counts = TransitionCounts(world.initial_states, world.n_actions, world.start)
     space = GoalSpace.from_states(mdp.n_states, mdp.n_states, None if goals is None else np.asarray(goals))
@@ -40,7 +40,7 @@ def start(mdp, method, L=6.0, epsilon=1.0, delta=0.1, goals=None, seed=0, **argu
 
 
 def observe(counts, mdp, n, rng):
-    """Every pair is tried n times more."""
+    """Add n transitions of every pair."""
     counts.grow_successors(int(np.diff(mdp.indptr).max()))
     for x in range(len(counts.n)):
         span = slice(mdp.indptr[x], mdp.indptr[x + 1])
@@ -51,7 +51,7 @@ def observe(counts, mdp, n, rng):
 
 
 def interval(mixture, x, f, region, simplex):
-    """[low, up] of p_x f, straight from the definitions."""
+    """Return [low, up] of p_x f, by the definitions."""
     dense = np.zeros((mixture.n_states, mixture.d))
     span = slice(mixture.indptr[x], mixture.indptr[x + 1])
     dense[mixture.successors[span]] = mixture.features[span]
@@ -61,7 +61,7 @@ def interval(mixture, x, f, region, simplex):
     return max(mean - width, possible.min()), min(mean + width, possible.max())
 
 
-def lower_twin(mixture, region, cap, goal, V, simplex, order):
+def lower_reference(mixture, region, cap, goal, V, simplex, order):
     V = V.copy()
     for s in order:
         values = [1 + interval(mixture, s * mixture.n_actions + a, V, region, simplex)[0] for a in range(2)]
@@ -70,7 +70,7 @@ def lower_twin(mixture, region, cap, goal, V, simplex, order):
     return V
 
 
-def upper_twin(mixture, region, cap, goal, Y, simplex, order):
+def upper_reference(mixture, region, cap, goal, Y, simplex, order):
     Y = np.minimum(Y, min(cap, 1 + Y[mixture.start]))
     for s in order:
         for a in range(2):
@@ -80,8 +80,8 @@ def upper_twin(mixture, region, cap, goal, Y, simplex, order):
     return Y
 
 
-def backward_twin(mixture, goal, H, value, error):
-    """V_1, U_1 [S] and the policy [H, S] of one goal, from eq. ``eq_LFA_Q`` and ``eq_LFA_U``."""
+def backward_reference(mixture, goal, H, value, error):
+    """Return V_1, U_1 [S] and the policy [H, S] of one goal, by eq. ``eq_LFA_Q`` and ``eq_LFA_U``."""
     S, A = mixture.n_states, mixture.n_actions
     V, U, policy = np.zeros(S), np.zeros(S), np.zeros((H, S), int)
 
@@ -104,7 +104,7 @@ def backward_twin(mixture, goal, H, value, error):
 
 
 def finite_values(mdp, goal, H, policy=None):
-    """V_1 [S] with H steps: of the policy [H, S], or the best."""
+    """Return V_1 [S] with H steps, of the policy [H, S] or of the best one."""
     p = np.concatenate([mdp.kernel().toarray().reshape(mdp.n_states, mdp.n_actions, -1)], axis=1)
     V = np.zeros(mdp.n_states)
     for h in range(H, 0, -1):

@@ -1,4 +1,4 @@
-"""For tests of the adapter: known models as Gymnasium environments, clean or with a flaw, and a way to play them."""
+"""Known models as Gymnasium environments, correct or with a flaw, and a function that plays them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from gymnasium import spaces
 
 from adagoal.envs.model import TabularMDP
 
-if TYPE_CHECKING:  # processes of environments begin sooner without them
+if TYPE_CHECKING:  # environment processes start faster without them
     from adagoal.core.environment import TabularEnv
     from adagoal.core.transition_data import TransitionCounts
 
@@ -20,7 +20,7 @@ NEVER = 2**60
 def play(
     world: TabularEnv, steps: int, seed: int = 0, goals: list[int] | None = None, counts: TransitionCounts | None = None
 ) -> tuple[TransitionCounts, list[tuple[int, bool]]]:
-    """Random policies towards the given goals, in rollouts of at most 300 steps."""
+    """Play random policies for the given goals, in rollouts of at most 300 steps."""
     from adagoal.core.environment import ExplorationPlan
     from adagoal.core.transition_data import TransitionCounts
 
@@ -48,7 +48,7 @@ def with_terminal(mdp: TabularMDP, *states: int) -> TabularMDP:
 
 
 class ModelEnv(gymnasium.Env[Any, Any]):
-    """Steps a model with the environment's own generator; a start can be drawn from ``starts``."""
+    """Steps a model with the environment's generator; the start may be drawn from ``starts``."""
 
     def __init__(self, mdp: TabularMDP, starts: tuple[int, ...] | None = None) -> None:
         self.mdp, self.starts = mdp, starts or (mdp.start,)
@@ -74,7 +74,7 @@ class ModelEnv(gymnasium.Env[Any, Any]):
 
 
 class PairEnv(ModelEnv):
-    """The same states, shown as pairs of numbers: their number is not declared."""
+    """Shows states as pairs of numbers, so the number of states is not declared."""
 
     def __init__(self, mdp: TabularMDP, starts: tuple[int, ...] | None = None) -> None:
         super().__init__(mdp, starts)
@@ -85,21 +85,21 @@ class PairEnv(ModelEnv):
 
 
 class Aliased(ModelEnv):
-    """Pairs of neighbouring states look the same."""
+    """Two neighbouring states share one observation."""
 
     def observe(self) -> Any:
         return self.state // 2
 
 
 class Reseeded(ModelEnv):
-    """Every reset seeds the generator anew, so all episodes draw the same numbers."""
+    """Every reset seeds the generator, so all episodes draw the same numbers."""
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         return super().reset(seed=7)
 
 
-class Twister(ModelEnv):
-    """Draws with a generator whose state has arrays in it."""
+class MersenneTwister(ModelEnv):
+    """Draws with a generator whose state contains arrays."""
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         if seed is not None:
@@ -109,7 +109,7 @@ class Twister(ModelEnv):
 
 
 class LeakyReset(ModelEnv):
-    """After a reset the next slip depends on where the last episode ended."""
+    """The first slip of an episode depends on the last state of the previous episode."""
 
     memory = 0
 
@@ -122,7 +122,7 @@ class LeakyReset(ModelEnv):
 
 
 class NoReset(ModelEnv):
-    """A reset that goes to the start only the first hundred times."""
+    """Only the first hundred resets return to the start."""
 
     resets = 0
 
@@ -170,8 +170,8 @@ class Breaking(ModelEnv):
         return super().step(action)
 
 
-class Impatient(ModelEnv):
-    """Truncates its episodes by itself."""
+class SelfTruncating(ModelEnv):
+    """Truncates its own episodes."""
 
     age = 0
 

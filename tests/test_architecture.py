@@ -15,7 +15,7 @@ def test_every_package_has_a_layer() -> None:
     assert {own for _, own, _ in imports()} <= set(LAYERS)
 
 
-def test_a_learner_that_imports_the_true_model_is_noticed(tmp_path: Path) -> None:
+def test_learner_that_imports_the_true_model_is_reported(tmp_path: Path) -> None:
     (tmp_path / "tabular").mkdir()
     (tmp_path / "tabular" / "cheat.py").write_text("def peek():\n    from adagoal.exact.solver import distances\n")
     (tmp_path / "core").mkdir()

@@ -1,4 +1,4 @@
-"""The audit must pass what is right and catch each way of being wrong."""
+"""The audit passes correct answers and reports each kind of wrong answer."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_wrong_policy_fails_c1_alone(mdp: TabularMDP, best: dict[int, Policy]) -
 
 
 def test_slow_policy_fails_by_its_gap() -> None:
-    # waiting at state 1: one of two tables takes the wrong way once in every period
+    # state 1: one of the two stages takes the wrong action, once per period
     chain = toy_models.chain_model(n_states=4)
     table = np.ones((8, 4), np.int16)
     table[0] = 0
@@ -100,7 +100,7 @@ def test_missing_goal_fails_c2_alone(mdp: TabularMDP, best: dict[int, Policy]) -
     assert not audit_policies(mdp, [], {}, RADIUS, EPSILON).c2
 
 
-def test_start_must_be_returned(mdp: TabularMDP, best: dict[int, Policy]) -> None:
+def test_start_must_be_in_the_answer(mdp: TabularMDP, best: dict[int, Policy]) -> None:
     X = [g for g in goals_within(mdp, RADIUS) if g != mdp.start]
     assert not audit_policies(mdp, X, best, RADIUS, EPSILON).c2
     assert audit_policies(mdp, X, best, RADIUS, EPSILON, goal_space=X).ok
@@ -117,7 +117,7 @@ def test_extra_goal_fails_c2_alone(mdp: TabularMDP, best: dict[int, Policy]) -> 
     assert all((value is None) == (g not in {*X, extra}) for g, value in optimal.items())
 
 
-def test_goals_between_the_radii_are_free() -> None:
+def test_goals_between_the_radii_may_be_returned_or_not() -> None:
     chain = toy_models.chain_model(n_states=6)
     policies = {g: Policy(g, np.ones((1, 6), np.int16), chain.reset_action) for g in range(6)}
     for n_goals, holds in ((3, False), (4, True), (5, True), (6, False)):

@@ -1,4 +1,4 @@
-"""Bayesian estimates: posterior draws with the right law, values against the exact solver, runs and resume."""
+"""Bayesian estimates: distribution of the posterior draws, values against the exact solver, runs and resume."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from adagoal.loop import run_exploration
 from adagoal.runs.exploration_session import ExplorationSession
 from adagoal.settings.exploration import ExplorationSettings
 from adagoal.tabular.bayes import BayesianEstimates
-from counting import record_transition
 from experiments import extra_models
+from transition_recording import record_transition
 
 
 def run_of(mdp: TabularMDP, L: float, epsilon: float, seed: int = 0) -> ExplorationRun:
@@ -35,7 +35,7 @@ def run_of(mdp: TabularMDP, L: float, epsilon: float, seed: int = 0) -> Explorat
 
 
 def ideal_counts(mdp: TabularMDP, n: int) -> TransitionCounts:
-    """n transitions of every pair, in proportion to the true kernel."""
+    """Return counts of n transitions of every pair, in proportion to the true kernel."""
     counts = TransitionCounts(mdp.n_states, mdp.n_actions, mdp.start)
     for s in range(mdp.n_states):
         for a in range(mdp.n_actions):
@@ -86,7 +86,7 @@ def test_values_converge_to_the_truth(seed: int) -> None:
         assert value == pytest.approx(truth[g], rel=0.01)
 
 
-def test_a_goal_never_seen_is_not_known() -> None:
+def test_unseen_goal_has_no_estimate() -> None:
     estimates = BayesianEstimates(TransitionCounts(6, 2, 0), 5.0, 3.0)
     estimates.refresh_columns(np.ones(6, bool))
     assert (estimates.E[1:] > estimates.epsilon).all()
@@ -94,7 +94,7 @@ def test_a_goal_never_seen_is_not_known() -> None:
     assert estimates.distance_bounds(3)[1] == np.inf
 
 
-def test_finds_the_goals_of_a_grid() -> None:
+def test_bayes_finds_the_goals_of_a_grid() -> None:
     mdp = toy_models.open_grid_model()
     run = run_of(mdp, 10.0, 1.0)
     estimates = run.estimates
@@ -107,7 +107,7 @@ def test_finds_the_goals_of_a_grid() -> None:
     assert audit.c2
 
 
-def test_same_seed_same_run_and_resume() -> None:
+def test_same_seed_gives_same_run_and_resume_equals_uninterrupted_run() -> None:
     mdp = toy_models.open_grid_model(rows=3, cols=3)
     whole, again, first, second = (run_of(mdp, 6.0, 0.02, 3) for _ in range(4))
     for run in (whole, again):

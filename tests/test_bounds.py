@@ -1,4 +1,4 @@
-"""The four events and the inner problems of docs/theory.md, each tried numerically."""
+"""Numerical checks of the four events and the inner problems of docs/theory.md."""
 
 import math
 from pathlib import Path
@@ -16,7 +16,7 @@ from adagoal.planning.model_arrays import EmpiricalModel
 
 
 def compile_entry(helper: Any) -> Any:
-    """A compiled function that calls the helper; called from Python, the helper itself runs as Python code."""
+    """Return a compiled function that calls the helper. Called from Python, the helper would run as Python code."""
     return numba.njit(lambda *arguments: helper(*arguments))
 
 
@@ -35,7 +35,7 @@ CAP = 10.0
 
 
 def refresh(counts, recent, settled, log, branching=10**6):
-    """Radii of one pair from its counts [K] and those since the last new successor."""
+    """Return the radii of one pair from its counts [K] and the counts since the last new successor."""
     K = len(counts)
     tally = PairCounts(
         *(counts[None].astype(np.int64), recent[None].astype(np.int64), np.array([np.count_nonzero(counts)], np.int32)),
@@ -47,7 +47,7 @@ def refresh(counts, recent, settled, log, branching=10**6):
 
 
 def model(p, r_low=1e-2, r=1e-2, q=0.0):
-    """A model of one pair over len(p) successors."""
+    """Return a model of one pair with len(p) successors."""
     K = len(p)
     rows = np.arange(K, dtype=np.int32)[None]
     return EmpiricalModel(
@@ -66,12 +66,12 @@ def model(p, r_low=1e-2, r=1e-2, q=0.0):
 
 
 def checkpoints(n):
-    """Times at which a run is looked at: all early ones, then ever more rarely."""
+    """Return the times at which the bounds are checked: all early ones, then geometrically fewer."""
     return sorted({int(1.25**k) for k in range(60)} & set(range(1, n + 1)) | {n})
 
 
 def history(rng, p, n):
-    """Counts, counts since the last new successor, and the time of that, at every checkpoint of one run."""
+    """Return counts, counts since the last new successor, and its time, at every checkpoint of one run."""
     draws = rng.choice(len(p), n, p=p)
     order = list(dict.fromkeys(draws))
     found = {s: int(np.flatnonzero(draws == s)[0]) + 1 for s in order}
@@ -175,10 +175,10 @@ def test_quiet_windows_coverage():
     assert misses <= runs * DELTA
 
 
-def test_a_quiet_window_ends_with_a_surprise():
+def test_new_successor_ends_the_quiet_window():
     quiet, settled = UnseenMassWindow(DELTA), np.array([1, 1, 10, 1])
     n = np.array([50, 60, 70, 39])
-    assert quiet.update_visits(n, settled).tolist() == [0, 0, 0, 0]  # the last pair has not been tried often enough
+    assert quiet.update_visits(n, settled).tolist() == [0, 0, 0, 0]  # the last pair has too few tries
     assert quiet.update_visits(n + 5, settled).tolist() == [5, 5, 5, 0]  # it enters now
     assert quiet.update_visits(n + 6, settled).tolist() == [6, 6, 6, 1]
     settled[0] = 57
@@ -189,12 +189,12 @@ def test_a_quiet_window_ends_with_a_surprise():
         2,
         2,
         2,
-    ]  # without the one that surprised, at any later time
+    ]  # later windows do not include the pair with the new successor
     assert quiet.update_visits(10 * n, settled)[0] == 0
     assert quiet.log_inverse_delta == pytest.approx(math.log(6 / DELTA))
 
 
-def test_a_surprise_outside_the_window_does_not_end_it():
+def test_new_successor_outside_the_window_does_not_end_it():
     quiet, settled = UnseenMassWindow(DELTA), np.array([1, 10, 1])
     n = np.array([100, 100, 20])
     quiet.update_visits(n, settled)
@@ -211,7 +211,7 @@ def test_bounds_of_quiet_windows():
 
 @pytest.mark.parametrize("variance", [0.0, 1e-6, 1.0, 20.0])
 @pytest.mark.parametrize("r", [1e-9, 1e-5, 1e-2, 0.5])
-def test_the_nearest_level_is_near_enough(variance, r):
+def test_nearest_level_loses_little(variance, r):
     """The closed form lies below max over levels t of m - r m - r t - Var / (2 t), and not far below the best t."""
     levels = CAP * operators.FINEST_LEVEL * operators.LEVEL_RATIO ** np.arange(operators.N_LEVELS - 1)
     best = max(5.0 - 5.0 * r - (r * levels + variance / (2 * levels)).min(), 0.0)
@@ -222,7 +222,7 @@ def test_the_nearest_level_is_near_enough(variance, r):
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_duals_against_a_solver(seed):
+def test_duals_equal_a_numerical_solver(seed):
     rng = np.random.default_rng(seed)
     K = rng.integers(2, 6)
     p = rng.dirichlet(np.ones(K))
@@ -265,7 +265,7 @@ def test_duals_against_a_solver(seed):
     assert min(up, f.max()) <= closed_form_up(mean, variance, f.max(), r, 0.0, f.max()) + 1e-9
 
 
-def test_the_worked_example():
+def test_worked_example_of_the_theory_page():
     """The numbers of docs/theory.md, from the code."""
     page = (Path(__file__).parents[1] / "docs/theory.md").read_text().partition("### A worked example")[2]
     rows = [row.split("|")[1:-1] for row in page.partition("## Lower bounds")[0].splitlines() if row.startswith("|")]

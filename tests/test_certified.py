@@ -1,4 +1,4 @@
-"""The certified explorer keeps its promise on worlds whose exact solution is known."""
+"""The certified explorer keeps its guarantee on models with a known exact solution."""
 
 import numpy as np
 import pytest
@@ -19,8 +19,8 @@ from adagoal.goal_rules import BUILTIN_RULES
 from adagoal.loop import run_exploration
 from adagoal.runs.exploration_session import ExplorationSession
 from adagoal.settings.exploration import ExplorationSettings
-from counting import record_transition
 from experiments import extra_models
+from transition_recording import record_transition
 
 SMALL = {
     "sparse": (toy_models.random_sparse(n_states=8, n_actions=2, seed=3), 6.0, 1.0),
@@ -44,7 +44,7 @@ def start(mdp, L, epsilon, rule=BUILTIN_RULES["adagoal"], seed=0, delta=0.1, goa
 
 
 def check_bounds(run, mdp, V, L):
-    """Every lower bound, upper bound and gap against the truth."""
+    """Check every lower bound, upper bound and gap against the exact values."""
     estimates = run.estimates
     for j in range(1, len(estimates.D)):
         g = int(estimates.goal_state[j])
@@ -55,7 +55,7 @@ def check_bounds(run, mdp, V, L):
             values = solver.policy_values(mdp, estimates.returned[:, j], g)
             value = values[mdp.start]
             assert value <= estimates.upper[j] + 1e-9
-            assert values[estimates.counts.seen].max() <= estimates.cap + 1e-9  # what lemma 10 asks for
+            assert values[estimates.counts.seen].max() <= estimates.cap + 1e-9  # required by lemma 10
             assert value - best <= estimates.gap[j] + 1e-9
             assert value - best <= estimates.E[j] + 1e-9
 
@@ -84,7 +84,7 @@ def test_bounds_hold_at_every_plan(name):
         *(pytest.param(name, "unigoal", marks=pytest.mark.slow) for name in FAR),
     ],
 )
-def test_guarantee(name, rule):
+def test_answer_passes_the_audit(name, rule):
     mdp, L, epsilon = SMALL[name]
     result = adagoal.explore(ModelSimulator(mdp), L, epsilon, goal_rule=rule, seed=1, budget=10**7)
     assert result.status == "certified"
@@ -98,7 +98,7 @@ def test_guarantee(name, rule):
 
 @pytest.mark.parametrize("slip", [0.0, 0.2])
 def test_goals_far_beyond_the_radius_share_a_column(slip):
-    """Column 0 bounds the distance to each of them from below, at every state."""
+    """Column 0 is a lower bound on the distance to each of these goals, at every state."""
     mdp, L, epsilon = toy_models.open_grid_model(rows=9, cols=9, slip=slip), 2.9, 1.0
     truth, run = solver.optimal_values(mdp), start(mdp, L, epsilon)
     estimates, shared = run.estimates, []
@@ -117,7 +117,7 @@ def test_goals_far_beyond_the_radius_share_a_column(slip):
     assert all(result.certificate(g).lower > L for g in beyond)
 
 
-def test_two_room_is_certified_within_the_promised_steps():
+def test_two_room_is_certified_within_the_documented_steps():
     result = adagoal.explore("two-room", radius=40, epsilon=1.0, delta=0.1, seed=0)
     assert result.status == "certified"
     assert result.steps <= 2_000_000
@@ -127,7 +127,7 @@ def test_two_room_is_certified_within_the_promised_steps():
 
 @pytest.mark.parametrize("leak", [0.0, 1.0])
 def test_gap_bounds_the_worst_model(leak):
-    """Lemma 9 on a tiny world: no kernel inside the confidence sets is worse than the bound says."""
+    """Lemma 9 on a tiny model: no kernel inside the confidence sets exceeds the bound."""
     mdp = toy_models.random_sparse(n_states=5, n_actions=2, seed=5, branching=2)
     run = start(mdp, 8.0, 0.5)
     run_exploration(run, 30_000)
@@ -157,8 +157,8 @@ def test_gap_bounds_the_worst_model(leak):
 
 
 @pytest.mark.parametrize("unsure", ["rival", "policy"])
-def test_a_gap_is_nearly_attained_at_the_edge_of_the_confidence_set(unsure):
-    """Lemmas 7 and 8: a kernel with KL(p_hat, p) = r loses nearly as much as the bound says, and not more.
+def test_gap_is_nearly_attained_at_the_edge_of_the_confidence_set(unsure):
+    """Lemmas 7 and 8: a kernel with KL(p_hat, p) = r loses nearly as much as the bound allows, and not more.
 
     In the start one action goes along a corridor of five states. The other one leads to state 3, or to state 6, from
     which it takes as long as from the start. Either of them is the policy, and the other one its rival.
@@ -187,10 +187,10 @@ def test_a_gap_is_nearly_attained_at_the_edge_of_the_confidence_set(unsure):
 
 
 @pytest.mark.parametrize("few", [(1, 2), (4, 1), (7, 0)])
-def test_probing_goes_where_a_try_is_worth_most(few):
-    """One pair was tried 20 times, all others 2,000 times: the explorer walks there and tries it in every other step.
+def test_probing_visits_the_most_uncertain_pair(few):
+    """One pair has 20 tries, all others 2,000: the explorer goes there and tries the pair in every other step.
 
-    It neither goes on to the goal nor resets in between, as the policy that attains the bound would.
+    The policy that attains the bound would continue to the goal or reset; the explorer does neither.
     """
     mdp, rng = toy_models.open_grid_model(rows=3, cols=3, slip=0.1), np.random.default_rng(0)
     counts = TransitionCounts(mdp.n_states, mdp.n_actions, mdp.start)
@@ -213,13 +213,13 @@ def test_probing_goes_where_a_try_is_worth_most(few):
     assert tried.count(few) >= 18
 
 
-def test_a_large_world_goes_on_as_it_would_have():
-    """What the agent backs up with on its way is of the last plan, which the counts do not tell."""
+def test_large_model_resumes_as_uninterrupted():
+    """Local backups use the last plan, which the counts do not determine, so the checkpoint stores it."""
     mdp = toy_models.open_grid_model(rows=21, cols=21)
     runs = [start(mdp, 40.0, 8.0, branching=4) for _ in range(2)]
     estimates, other = (run.estimates for run in runs)
     run_exploration(runs[0], 60_000)
-    estimates.counts.add_steps(np.array([0]), np.array([0]))  # a try that no plan has seen
+    estimates.counts.add_steps(np.array([0]), np.array([0]))  # a transition after the last plan
     arrays, facts = estimates.state()
     other.counts.restore(estimates.counts.state())
     other.restore({name: np.array(a) for name, a in arrays.items()}, facts)
@@ -235,7 +235,7 @@ def test_a_large_world_goes_on_as_it_would_have():
 
 
 def _inside(mdp, m, rng, leak):
-    """A random kernel with KL(p_hat, p) <= r on the observed successors, pushed to the edge of the set.
+    """Draw a kernel with KL(p_hat, p) <= r on the observed successors, at the edge of the set.
 
     With ``leak`` the pairs also lead to states that were not observed, with masses as large as lemma 3 allows.
     """
@@ -277,7 +277,7 @@ def test_curriculum():
     assert adagoal.audit(partial).ok
 
 
-def test_a_promise_by_the_user_is_said_in_the_result():
+def test_user_assumptions_are_stated_in_the_result():
     asked = adagoal.explore("grid", 5, 1.0, budget=2000, method_args={"branching": 4})
     assert sum("as you declared" in line for line in asked.warnings) == 1
     assert not any("as you declared" in line for line in adagoal.explore("grid", 5, 1.0, budget=2000).warnings)
@@ -294,14 +294,14 @@ def test_goal_subset_and_branching():
     assert adagoal.audit(known, mdp).ok
 
 
-def test_goals_without_a_row_are_still_missing():
-    """A world may make room for states only as they come: rows in use are not all the goals there are."""
+def test_unseen_goals_count_as_missing():
+    """An environment may number states as they are found, so there may be more goals than rows."""
     counts = TransitionCounts(1, 1, 0)
     estimates = CertifiedExplorer(counts, 3, 5.0, 1.0, 0.1)
     for state in (1, 2):
         assert estimates.D[0] <= 5.0  # two goals are missing, then one
         counts.grow_states(state + 1)
-        estimates.refresh_columns(np.ones(len(estimates.D), bool))  # room alone changes nothing
+        estimates.refresh_columns(np.ones(len(estimates.D), bool))  # more rows alone change nothing
         record_transition(counts, state - 1, 0, state)
         counts.seen[state] = True
         counts.visits[state - 1] += 1
@@ -310,12 +310,12 @@ def test_goals_without_a_row_are_still_missing():
     assert estimates.D[0] == np.inf
 
 
-def test_a_broken_promise_about_branching_is_noticed():
+def test_wrong_branching_is_reported():
     with pytest.raises(adagoal.InputError, match="branching=2"):
         adagoal.explore("grid", 6, 1.0, seed=0, method_args={"branching": 2})
 
 
-def test_same_seed_same_run():
+def test_same_seed_gives_same_run():
     runs = [adagoal.explore("grid", 10, 1.0, seed=7, budget=15_000) for _ in range(2)]
     assert runs[0].to_dict() | {"wall_seconds": 0} == runs[1].to_dict() | {"wall_seconds": 0}
     for name, array in runs[0].arrays.items():
@@ -323,8 +323,8 @@ def test_same_seed_same_run():
 
 
 @pytest.mark.parametrize("radius", [10, "auto"])
-def test_resume_is_bit_for_bit(tmp_path, radius, monkeypatch):
-    """A run cut off at any checkpoint ends as if it had not been."""
+def test_resume_equals_uninterrupted_run(tmp_path, radius, monkeypatch):
+    """A run that crashes after any checkpoint and is resumed has the same result."""
     whole = adagoal.explore("grid", radius, 1.0, seed=3, budget=20_000)
     count = 0
 
@@ -332,7 +332,7 @@ def test_resume_is_bit_for_bit(tmp_path, radius, monkeypatch):
         nonlocal count
         count += 1
         if count == 60:
-            raise SystemExit  # like a kill: nothing is saved after the last checkpoint
+            raise SystemExit  # a crash: nothing is saved after the last checkpoint
 
     with monkeypatch.context() as patch:
         patch.setattr("adagoal.runs.run_folder.save_interval_elapsed", lambda since, cost: True)
@@ -344,8 +344,8 @@ def test_resume_is_bit_for_bit(tmp_path, radius, monkeypatch):
         np.testing.assert_array_equal(array, again.arrays[name])
 
 
-def test_a_kill_between_two_stages_loses_nothing(tmp_path, monkeypatch):
-    """Whatever was on disk when the answer of the first stage was about to be written, the run goes on."""
+def test_kill_between_two_curriculum_stages_loses_nothing(tmp_path, monkeypatch):
+    """The run can be resumed if it is killed just before it writes the answer of the first stage."""
     whole = adagoal.explore("grid", "auto", 1.0, seed=3, budget=20_000)
     with monkeypatch.context() as patch:
         patch.setattr("adagoal.runs.run_folder.save_interval_elapsed", lambda since, cost: True)
@@ -360,7 +360,7 @@ def test_a_kill_between_two_stages_loses_nothing(tmp_path, monkeypatch):
     assert again.to_dict() | {"wall_seconds": 0} == whole.to_dict() | {"wall_seconds": 0}
 
 
-def test_partial_results_are_honest():
+def test_partial_results_claim_only_proven_goals():
     result = adagoal.explore("two-room", 40, 1.0, seed=0, budget=20_000)
     assert result.status == "budget"
     assert result.open_goals
@@ -368,8 +368,8 @@ def test_partial_results_are_honest():
     assert any(np.isinf(result.certificate(g).upper) for g in result.open_goals)
 
 
-def test_resume_right_after_a_surprise_in_a_quiet_window(tmp_path, monkeypatch):
-    """The window has had its surprise, also for the resumed run (lemma 3b)."""
+def test_resume_right_after_a_new_successor_in_a_quiet_window(tmp_path, monkeypatch):
+    """The resumed run knows that the window has ended (lemma 3b)."""
     whole = adagoal.explore("two-room", 40, 1.0, seed=0, budget=3000)
     for stop in range(5, 60, 18):
         seen = 0
@@ -403,7 +403,7 @@ def test_the_shares_of_delta_in_a_curriculum_sum_to_one():
 
 
 def test_the_events_share_delta():
-    """What the unions of all four lemmas add up to, with the weights of the restarts and of the windows."""
+    """The shares of all four lemmas, with the weights of restarts and windows, sum to at most delta."""
     run = start(SMALL["grid"][0], 5.0, 1.0)
     estimates, pairs, goals = run.estimates, run.counts.n_states * run.counts.n_actions, run.counts.n_states
     restarts = np.arange(2, 10**6)
@@ -421,34 +421,34 @@ def test_the_events_share_delta():
     ("name", "value"),
     [("radius", "wide"), ("radius", True), ("epsilon", "a"), ("delta", None), ("seed", "x"), ("budget", 2.5)],
 )
-def test_wrong_types_are_one_clear_line(name, value):
+def test_wrong_types_give_one_line_error(name, value):
     with pytest.raises(adagoal.InputError, match=f"{name}: must be"):
         adagoal.explore("grid", **{"radius": 5, name: value})
 
 
-def test_numpy_numbers_and_round_budgets_are_numbers(tmp_path):
+def test_numpy_numbers_and_round_float_budgets_are_accepted(tmp_path):
     numbers = {"radius": np.float64(5), "seed": np.int64(1), "budget": 1e3, "goals": np.array([3, 4])}
     result = adagoal.explore("grid", **numbers, out=tmp_path)
     assert adagoal.load(tmp_path).setting == result.setting
 
 
-def test_the_longest_seed_is_kept(tmp_path):
+def test_longest_seed_is_saved_exactly(tmp_path):
     result = adagoal.explore("grid", 5, seed=2**128 - 1, budget=10, out=tmp_path)
     assert adagoal.load(tmp_path).setting.seed == result.setting.seed == 2**128 - 1
-    for wrong in (2**128, 10**5000):  # the latter is longer than Python writes out
+    for wrong in (2**128, 10**5000):  # Python refuses to print the latter
         with pytest.raises(adagoal.InputError, match=r"^seed: must be a whole number in 0..2\*\*128 - 1, got a whole"):
             adagoal.explore("grid", 5, seed=wrong)
 
 
-def test_memory_follows_the_states_that_were_met():
+def test_memory_grows_with_visited_states():
     counts = TransitionCounts(16, 2, 0)
     estimates = CertifiedExplorer(counts, 10**6, 30.0, 1.0, 0.1)
-    for state in range(1, 256):  # a tree: every state has a short way, and so a column
+    for state in range(1, 256):  # a tree: every state is near the start, so it has a column
         if state == counts.n_states:
             counts.grow_states(2 * state)
         record_transition(counts, (state - 1) // 2, (state - 1) % 2, state)
         counts.seen[state] = True
         counts.visits[(state - 1) // 2] += 1
         estimates.refresh_columns(np.zeros(1, bool))
-    assert len(estimates.D) == 257  # one for each, and one for those never seen
+    assert len(estimates.D) == 257  # one per visited state, and one for all unseen states
     assert sum(table.nbytes for table in estimates._wide_arrays.values()) < 2**22

@@ -1,4 +1,4 @@
-"""The command line: exit codes, one clear line for bad input, and runs that survive being killed."""
+"""The command line: exit codes, one-line errors for bad input, interrupted runs."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ import gymnasium
 import numpy as np
 import pytest
 
-import vault
+import damaged_folders
 from adagoal.cli import run_commands
 from adagoal.cli.main import run_command_line
 from adagoal.cli.options import default_run_folder
 from adagoal.core.errors import InputError
 from adagoal.core.file_io import folder_lock
-from adagoal.runs.folder_reader import CHECKPOINTS_FOLDER, MANIFEST_FILE
 from adagoal.runs.result import load_result
+from adagoal.runs.run_folder import CHECKPOINTS_FOLDER, MANIFEST_FILE
 
 SMALL = ("explore", "grid", "--radius", "6", "--env-arg", "rows=3", "--env-arg", "cols=3")
 LONG = ("explore", "two-room", "--radius", "15", "--quiet")
@@ -56,15 +56,15 @@ class Failing(gymnasium.Env[int, int]):
 
 
 @pytest.fixture(scope="module")
-def done(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def finished_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A finished run."""
-    folder = tmp_path_factory.mktemp("cli") / "done"
+    folder = tmp_path_factory.mktemp("cli") / "finished_run"
     assert run_command_line([*SMALL, "--out", str(folder), "--quiet"]) == 0
     return folder
 
 
-def one_line(capsys: pytest.CaptureFixture[str]) -> str:
-    """The error, which must be one line and no traceback."""
+def error_line(capsys: pytest.CaptureFixture[str]) -> str:
+    """Return the error, after a check that it is one line."""
     error = capsys.readouterr().err
     assert error.startswith("error: ")
     assert error.count("\n") == 1
@@ -130,96 +130,102 @@ def one_line(capsys: pytest.CaptureFixture[str]) -> str:
         (["grid", "--radius", "5", "--sed", "1"], "--sed"),
     ],
 )
-def test_bad_input_is_one_line(
+def test_bad_input_gives_one_line_error(
     arguments: list[str], said: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     assert run_command_line(["explore", *arguments, "--out", str(tmp_path / "run"), "--quiet"]) == 2
-    assert said in one_line(capsys)
+    assert said in error_line(capsys)
     assert not (tmp_path / "run" / "result.json").exists()
 
 
 @pytest.mark.parametrize("place", ["file", "file/run", "/proc/none"])
-def test_folder_that_cannot_be_written(place: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_folder_without_write_permission_gives_one_line_error(
+    place: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (tmp_path / "file").write_text("mine")
     assert run_command_line([*SMALL, "--out", str(tmp_path / place), "--quiet"]) == 2
-    assert str(tmp_path / place) in one_line(capsys)
+    assert str(tmp_path / place) in error_line(capsys)
     assert (tmp_path / "file").read_text() == "mine"
 
 
-def test_what_is_not_ours_is_left_alone(tmp_path: Path) -> None:
+def test_foreign_files_are_not_overwritten(tmp_path: Path) -> None:
     (tmp_path / "certified").mkdir()
     (tmp_path / "certified" / "thesis.txt").write_text("years of work")
     assert run_command_line([*SMALL, "--out", str(tmp_path), "--quiet"]) == 0
     assert (tmp_path / "certified" / "thesis.txt").exists()
 
 
-def test_two_runs_do_not_share_a_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_two_processes_cannot_use_one_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with folder_lock(tmp_path):
         assert run_command_line([*SMALL, "--out", str(tmp_path), "--quiet"]) == 2
-    assert "another run is writing there" in one_line(capsys)
+    assert "another run is writing there" in error_line(capsys)
     assert run_command_line([*SMALL, "--out", str(tmp_path), "--quiet"]) == 0
 
 
-def test_environment_that_raises(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_environment_error_gives_one_line_error(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     gymnasium.register("Failing-v0", Failing)
     try:
         assert run_command_line(["explore", "Failing-v0", "--radius", "4", "--out", str(tmp_path), "--quiet"]) == 2
     finally:
         gymnasium.registry.pop("Failing-v0")
-    assert "the motor is hot" in one_line(capsys)
+    assert "the motor is hot" in error_line(capsys)
     kept = load_result(tmp_path)
     assert kept.status == "interrupted"
     assert 0 < kept.steps <= 1100
 
 
-def test_rule_that_raises(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_goal_rule_error_gives_one_line_error(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     (tmp_path / "rule.py").write_text("def rule(known):\n    raise KeyError('no idea')\n")
     rule = f"{tmp_path}/rule.py:rule"
     assert run_command_line([*SMALL, "--goal-rule", rule, "--out", str(tmp_path / "run"), "--quiet"]) == 2
-    assert "no idea" in one_line(capsys)
+    assert "no idea" in error_line(capsys)
 
 
 @pytest.mark.parametrize("command", ["audit", "report"])
 @pytest.mark.parametrize("file", ["result.json", "policies.npz"])
 @pytest.mark.parametrize("damage", ["truncated", "garbage", "missing"])
-def test_damaged_folder(
-    command: str, file: str, damage: str, done: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_damaged_folder_gives_one_line_error(
+    command: str, file: str, damage: str, finished_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    folder = shutil.copytree(done, tmp_path / "run")
+    folder = shutil.copytree(finished_run, tmp_path / "run")
     _damage(folder / file, damage)
     assert run_command_line([command, str(folder)]) == 2
-    assert file in one_line(capsys)
+    assert file in error_line(capsys)
 
 
 @pytest.mark.parametrize(
     "change", [{"radius": None}, {"steps": None}, {"open_goals": [77]}, {"env_args": [1]}, {"goals": [{"goal": 99}]}]
 )
-def test_result_that_does_not_fit(
-    change: dict[str, Any], done: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_inconsistent_result_gives_one_line_error(
+    change: dict[str, Any], finished_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def forge(data: dict[str, Any]) -> None:
         data |= change
         data["goals"] = [{"lower": 0, "upper": 1, "error": 0, **row} for row in data["goals"]]
 
-    folder = shutil.copytree(done, tmp_path / "run")
-    vault.forged_json(folder, "result.json", forge)
+    folder = shutil.copytree(finished_run, tmp_path / "run")
+    damaged_folders.forged_json(folder, "result.json", forge)
     for command in ("audit", "report"):
         assert run_command_line([command, str(folder)]) == 2
-        assert "damaged" in one_line(capsys)
+        assert "damaged" in error_line(capsys)
 
 
 @pytest.mark.parametrize("name", ["policy", "policy_goals", "visits", "trace", "episode_goals"])
-def test_model_that_does_not_fit(name: str, done: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    folder = shutil.copytree(done, tmp_path / "run")
-    vault.forged_arrays(folder, "policies.npz", lambda arrays: arrays.pop(name))
+def test_inconsistent_policies_give_one_line_error(
+    name: str, finished_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = shutil.copytree(finished_run, tmp_path / "run")
+    damaged_folders.forged_arrays(folder, "policies.npz", lambda arrays: arrays.pop(name))
     for command in ("audit", "report"):
         assert run_command_line([command, str(folder)]) == 2
-        assert "damaged" in one_line(capsys)
+        assert "damaged" in error_line(capsys)
 
 
 @pytest.mark.parametrize("damage", ["truncated", "garbage", "missing"])
-def test_damaged_checkpoint(damage: str, done: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    folder = shutil.copytree(done, tmp_path / "run")
+def test_older_checkpoint_replaces_a_damaged_one(
+    damage: str, finished_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = shutil.copytree(finished_run, tmp_path / "run")
     newer = max((folder / CHECKPOINTS_FOLDER).iterdir())
     _damage(newer, damage)
     assert run_command_line(["resume", str(folder), "--quiet"]) == 0, "the checkpoint before it is used"
@@ -229,7 +235,7 @@ def test_damaged_checkpoint(damage: str, done: Path, tmp_path: Path, capsys: pyt
     for file in (folder / CHECKPOINTS_FOLDER).iterdir():
         _damage(file, damage)
     assert run_command_line(["resume", str(folder), "--quiet"]) == 2
-    assert "checkpoint-0" in one_line(capsys)
+    assert "checkpoint-0" in error_line(capsys)
 
 
 def _damage(file: Path, how: str) -> None:
@@ -241,21 +247,21 @@ def _damage(file: Path, how: str) -> None:
         file.unlink()
 
 
-def test_folder_that_is_none(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_folder_without_a_run_gives_one_line_error(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     for command in ("audit", "resume", "report"):
         assert run_command_line([command, str(tmp_path / "nowhere")]) == 2
-        assert "nowhere is not a folder" in one_line(capsys)
+        assert "nowhere is not a folder" in error_line(capsys)
 
 
-def test_another_run_is_not_overwritten(done: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    before = (done / "result.json").read_bytes()
-    assert run_command_line([*SMALL, "--out", str(done), "--seed", "1"]) == 2
-    assert "holds a run with another seed" in one_line(capsys)
-    assert (done / "result.json").read_bytes() == before
+def test_run_with_other_settings_is_not_overwritten(finished_run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    before = (finished_run / "result.json").read_bytes()
+    assert run_command_line([*SMALL, "--out", str(finished_run), "--seed", "1"]) == 2
+    assert "holds a run with another seed" in error_line(capsys)
+    assert (finished_run / "result.json").read_bytes() == before
 
 
-def test_a_finished_run_is_not_repeated(done: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    folder = shutil.copytree(done, tmp_path / "run")
+def test_finished_run_is_not_repeated(finished_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = shutil.copytree(finished_run, tmp_path / "run")
     before = (folder / "result.json").stat().st_mtime_ns
     line = [*SMALL, "-o", str(folder), "-q"]
     assert run_command_line(line) == 0
@@ -269,7 +275,7 @@ def test_a_finished_run_is_not_repeated(done: Path, tmp_path: Path, capsys: pyte
     assert (folder / "result.json").stat().st_mtime_ns != before
 
 
-def test_a_finished_run_with_a_file_is_repeated(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_finished_run_with_a_rule_file_is_repeated(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "rule.py").write_text("def rule(known):\n    return known.E\n")
     line = [*SMALL, "--goal-rule", f"{tmp_path}/rule.py:rule", "-o", str(tmp_path / "run"), "-q"]
     assert [run_command_line(line), run_command_line(line)] == [0, 0]
@@ -277,15 +283,17 @@ def test_a_finished_run_with_a_file_is_repeated(tmp_path: Path, capsys: pytest.C
 
 
 @pytest.mark.parametrize("width", [10, 30, 80, 200])
-def test_show(width: int, done: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_show(
+    width: int, finished_run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setenv("COLUMNS", str(width))
-    assert run_command_line(["show", str(done)]) == 0
+    assert run_command_line(["show", str(finished_run)]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert max(map(len, lines)) <= width
     assert lines[-1] == "│ radius 6"
     if width >= 80:
         rows = [line for line in lines if line.startswith("(")]
-        assert len(rows) == len(load_result(done).goals)
+        assert len(rows) == len(load_result(finished_run).goals)
         assert rows[0].startswith("(0, 0)  0.00 to 0.00  ━ ")
         assert all("│" in row for row in rows)
         lowers = [float(row.split()[2]) for row in rows]
@@ -293,45 +301,47 @@ def test_show(width: int, done: Path, monkeypatch: pytest.MonkeyPatch, capsys: p
 
 
 def test_show_opens_the_report(
-    done: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    finished_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     opened: list[str] = []
     monkeypatch.setattr("webbrowser.open", opened.append)
-    assert run_command_line(["show", str(done), "--open", "--top", "2"]) == 0
-    assert opened == [(done / "report.html").as_uri()]
+    assert run_command_line(["show", str(finished_run), "--open", "--top", "2"]) == 0
+    assert opened == [(finished_run / "report.html").as_uri()]
     assert "7 more: adagoal show" in capsys.readouterr().out
-    folder = shutil.copytree(done, tmp_path / "run")
+    folder = shutil.copytree(finished_run, tmp_path / "run")
     (folder / "report.html").unlink()
     assert run_command_line(["show", str(folder), "--open"]) == 2
-    assert f"{folder}/report.html does not exist; adagoal report {folder} writes it" in one_line(capsys)
+    assert f"{folder}/report.html does not exist; adagoal report {folder} writes it" in error_line(capsys)
 
 
-def test_finished_run(done: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    data = json.loads((done / "result.json").read_text())
+def test_result_file_has_all_fields_and_passes_the_audit(
+    finished_run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data = json.loads((finished_run / "result.json").read_text())
     wanted = {"status", "env", "method", "goal_rule", "radius", "epsilon", "delta", "seed"}
     assert wanted | {"steps", "episodes", "plans", "wall_seconds", "goals"} <= data.keys()
     assert all({"goal", "lower", "upper"} <= row.keys() for row in data["goals"])
-    assert run_command_line(["audit", str(done)]) == 0
+    assert run_command_line(["audit", str(finished_run)]) == 0
     assert "The audit found no error.\n" in capsys.readouterr().out
-    assert run_command_line(["audit", str(done), "--json"]) == 0
+    assert run_command_line(["audit", str(finished_run), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["ok"] is True
 
 
 def test_summaries_fit_the_terminal(
-    done: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    finished_run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("COLUMNS", "50")
-    for command in (["audit", str(done)], ["show", str(done)], ["check", "FrozenLake-v1"]):
+    for command in (["audit", str(finished_run)], ["show", str(finished_run)], ["check", "FrozenLake-v1"]):
         assert run_command_line(command) == 0
         out = capsys.readouterr().out.splitlines()
         assert max(map(len, out)) <= 50
         assert not any(line.rstrip().endswith("-") for line in out), "options are not broken"
     monkeypatch.delenv("COLUMNS")
-    assert run_command_line(["audit", str(done)]) == 0
+    assert run_command_line(["audit", str(finished_run)]) == 0
     assert len(capsys.readouterr().out.splitlines()) == 4, "a pipe gets one sentence per line"
 
 
-def test_messages_of_check_spell_options(capsys: pytest.CaptureFixture[str]) -> None:
+def test_check_names_command_line_options(capsys: pytest.CaptureFixture[str]) -> None:
     assert run_command_line(["check", "Blackjack-v1", "--steps", "50"]) == 0
     out = capsys.readouterr().out
     assert out.startswith("Blackjack-v1: adagoal can explore it\n")
@@ -341,9 +351,9 @@ def test_messages_of_check_spell_options(capsys: pytest.CaptureFixture[str]) -> 
     assert "say how many with --max-states" in capsys.readouterr().out
 
 
-def test_audit_that_fails(done: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    folder = shutil.copytree(done, tmp_path / "run")
-    vault.forged_json(folder, "result.json", lambda data: data["goals"].pop())
+def test_failed_audit_has_exit_code_one(finished_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = shutil.copytree(finished_run, tmp_path / "run")
+    damaged_folders.forged_json(folder, "result.json", lambda data: data["goals"].pop())
     assert run_command_line(["audit", str(folder)]) == 1
     out = capsys.readouterr().out.splitlines()
     assert out[0] == "The audit found errors."
@@ -353,15 +363,17 @@ def test_audit_that_fails(done: Path, tmp_path: Path, capsys: pytest.CaptureFixt
     assert "C2 FAILS" in capsys.readouterr().out
 
 
-def test_a_large_audit_says_that_it_takes_a_while(
-    done: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_large_audit_announces_its_duration(
+    finished_run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(run_commands, "LONG_AUDIT_SIZE", 1)
-    assert run_command_line(["audit", str(done)]) == 0
+    assert run_command_line(["audit", str(finished_run)]) == 0
     assert "this can take minutes" in capsys.readouterr().err
 
 
-def test_budget_then_resume_is_the_run_itself(done: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_budget_then_resume_equals_one_run(
+    finished_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     tmp_path /= "a b"
     part = [*SMALL, "--out", str(tmp_path), "--quiet"]
     assert run_command_line([*part, "--budget", "2e3", "--json"]) == 3
@@ -369,7 +381,7 @@ def test_budget_then_resume_is_the_run_itself(done: Path, tmp_path: Path, capsys
     assert (partial["status"], partial["steps"]) == ("budget", 2000)
     assert partial["open_goals"], "open goals are listed as open"
     assert run_command_line(part) == 2, "an unfinished run is not started again"
-    assert f"adagoal resume '{tmp_path}'" in one_line(capsys), "ready to be copied"
+    assert f"adagoal resume '{tmp_path}'" in error_line(capsys), "ready to be copied"
     assert run_command_line(["resume", str(tmp_path), "--quiet"]) == 3, "no steps are left"
     assert f"resume with: adagoal resume '{tmp_path}' --budget 4000\n" in capsys.readouterr().out
     assert run_command_line(["resume", str(tmp_path), "--budget", "1e9", "--quiet"]) == 0
@@ -377,8 +389,8 @@ def test_budget_then_resume_is_the_run_itself(done: Path, tmp_path: Path, capsys
     assert run_command_line(["audit", str(tmp_path)]) == 0
 
 
-def test_an_interrupted_run_ends_as_if_it_had_not_been(tmp_path: Path) -> None:
-    """By Ctrl-C; runs that are killed are in ``test_killed.py``."""
+def test_interrupted_run_resumes_to_the_same_result(tmp_path: Path) -> None:
+    """Interrupted by Ctrl-C; ``test_kill_and_resume.py`` has killed runs."""
     whole, cut = tmp_path / "whole", tmp_path / "cut"
     assert run_command_line([*LONG, "--out", str(whole)]) == 0
 
@@ -404,7 +416,7 @@ def test_an_interrupted_run_ends_as_if_it_had_not_been(tmp_path: Path) -> None:
 
 
 def _wait_for_checkpoints(child: subprocess.Popen[bytes], folder: Path, times: int) -> None:
-    """Until the child has written so many checkpoints."""
+    """Wait until the child process has written this many checkpoints."""
     file, seen, deadline = folder / MANIFEST_FILE, 0, time.monotonic() + 120
     before = os.stat(file).st_mtime_ns if file.exists() else 0
     while seen < times:
@@ -415,15 +427,17 @@ def _wait_for_checkpoints(child: subprocess.Popen[bytes], folder: Path, times: i
         seen, before = seen + (now != before), now
 
 
-def test_no_place_for_compiled_code(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """A package that only root can write to, and no home: Numba raises when a command is imported."""
+def test_commands_work_without_a_writable_cache_folder(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The package is read-only and there is no home: Numba would raise when a command is imported."""
 
     def refuse(name: str) -> None:
         raise RuntimeError("cannot cache function '_watch': no locator available for file 'sanity.py'")
 
     monkeypatch.setattr("importlib.import_module", refuse)
     assert run_command_line(["envs"]) == 2
-    assert "NUMBA_CACHE_DIR" in one_line(capsys)
+    assert "NUMBA_CACHE_DIR" in error_line(capsys)
 
 
 @pytest.mark.parametrize(
@@ -441,20 +455,22 @@ def test_no_place_for_compiled_code(monkeypatch: pytest.MonkeyPatch, capsys: pyt
         ),
     ],
 )
-def test_misspelt_names(line: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_misspelt_names_get_suggestions(
+    line: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     out = ["-o", str(tmp_path)] if "explore" in line else []
     assert run_command_line([*line.split(), *out]) == 2
-    assert one_line(capsys) == f"error: {message}\n"
+    assert error_line(capsys) == f"error: {message}\n"
 
 
-def test_envs(capsys: pytest.CaptureFixture[str]) -> None:
+def test_envs_lists_environments(capsys: pytest.CaptureFixture[str]) -> None:
     assert run_command_line(["envs", "--json"]) == 0
     assert "two-room" in [row["name"] for row in json.loads(capsys.readouterr().out)]
     assert run_command_line(["envs"]) == 0
     assert "two-room" in capsys.readouterr().out
 
 
-def test_a_random_start_is_declared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_random_start_can_be_declared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     line = ["explore", "FrozenLake-v1", "--radius", "3", "--budget", "2000", "--out", str(tmp_path), "--quiet"]
     assert run_command_line([*line, "--start", "random", "--start-seed", "1"]) == 2
     assert "error: --start: random cannot be combined with a start seed" in capsys.readouterr().err
@@ -465,7 +481,7 @@ def test_a_random_start_is_declared(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert "virtual start, state 16" in capsys.readouterr().out
 
 
-def test_an_estimate_of_the_whole_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_estimate_prints_cost_of_the_whole_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     line = ["explore", "grid", "--env-arg", "rows=3", "--radius", "8", "--epsilon", "1", "--quiet", "--estimate"]
     assert run_command_line([*line, "--out", str(tmp_path / "run"), "--json"]) == 3
     told = json.loads(capsys.readouterr().out)
@@ -481,12 +497,12 @@ def test_an_estimate_of_the_whole_run(tmp_path: Path, capsys: pytest.CaptureFixt
 
 
 @pytest.mark.parametrize("command", ["explore grid --radius 3 --epsilon 2", "train FetchReach-v4", "export ."])
-def test_an_empty_name_is_no_folder(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_empty_folder_name_gives_one_line_error(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert run_command_line([*command.split(), "--out", ""]) == 2
     assert "--out" in capsys.readouterr().err
 
 
-def test_the_default_folder_tells_runs_apart(
+def test_default_folders_of_different_runs_differ(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -508,7 +524,7 @@ def test_the_default_folder_tells_runs_apart(
         ("--recipe light --goal-rule mine.py:rule", "point-mass-goal-rule-mine.py-rule-recipe-light"),
     ],
 )
-def test_the_default_folder_tells_trainings_apart(
+def test_default_folders_of_different_training_runs_differ(
     options: str, folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("jax")
@@ -524,7 +540,7 @@ def test_the_default_folder_tells_trainings_apart(
     assert asked["out"] == Path("runs") / folder
 
 
-def test_a_long_default_folder_has_a_name_that_files_can_have() -> None:
+def test_long_default_folder_name_is_a_valid_file_name() -> None:
     first, second = (default_run_folder("grid", {"goal_states": range(last)}).name for last in (200, 201))
     assert first != second
     assert len(first) < 120

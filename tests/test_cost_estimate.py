@@ -1,4 +1,4 @@
-"""What a whole run will cost, estimated from its beginning."""
+"""Estimates of the cost of a whole run from its first steps."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ import adagoal
 from adagoal.core.exploration_run import ExplorationRun
 from adagoal.runs.progress_display import CostEstimator
 
-WORLDS: list[dict[str, Any]] = [
+SETTINGS: list[dict[str, Any]] = [
     {"env": "grid", "env_args": {"rows": 3}, "radius": 8, "epsilon": 1.0},
     {"env": "CliffWalking-v1", "radius": 8, "epsilon": 2.0},
     {"env": "mixture-windy", "radius": 5, "epsilon": 1.0, "method": "vtr-pooled"},
 ]
 
 
-@pytest.mark.parametrize("spec", WORLDS, ids=lambda spec: spec["env"])
-def test_the_steps_are_right_within_a_factor_and_the_run_does_not_notice(spec: dict[str, Any]) -> None:
+@pytest.mark.parametrize("spec", SETTINGS, ids=lambda spec: spec["env"])
+def test_estimated_steps_are_right_within_a_factor_and_do_not_change_the_run(spec: dict[str, Any]) -> None:
     alone, estimator = adagoal.explore(**spec, seed=5), CostEstimator(lambda run: None)
     stopped = adagoal.explore(**spec, seed=5, observe=estimator)
     cost = estimator.cost_estimate
@@ -40,7 +40,7 @@ def test_the_steps_are_right_within_a_factor_and_the_run_does_not_notice(spec: d
         np.testing.assert_array_equal(array, watched.arrays[name], err_msg=name)
 
 
-def test_an_estimate_waits_until_four_times_the_steps_suffice(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_estimate_is_given_once_four_times_the_steps_suffice(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[int] = []
 
     def extrapolate(trace: Any, epsilon: float) -> float | None:

@@ -1,4 +1,4 @@
-"""The certificates hold: small versions of the coverage experiment, and the large one as a slow test."""
+"""Coverage of the certificates: small versions of the coverage experiment, and the large one as a slow test."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from scipy.stats import binomtest
 from adagoal import goal_rules
 from adagoal.certified import deterministic, events, explorer, gaps
 from adagoal.certified.explorer import CertifiedExplorer
-from adagoal.comparison import experiment_runner
+from adagoal.comparison import experiment as runner
 from adagoal.core.confidence_bounds import clopper_pearson_interval
 from adagoal.core.exploration_run import ExplorationRun
 from adagoal.core.transition_data import TransitionCounts
@@ -20,12 +20,12 @@ from adagoal.envs.model import model_from_rows
 from adagoal.envs.simulator import ModelSimulator
 from adagoal.exact import solver
 from adagoal.parallel.task_engine import LocalEngine
-from counting import record_transition
 from experiments import arena, coverage, coverage_worlds, price, scaling
 from experiments.__main__ import run as run_experiment
+from transition_recording import record_transition
 
 
-def test_tasks_cover_every_family_rule_and_delta_and_extend_each_other():
+def test_tasks_cover_every_family_rule_and_delta():
     cells = len(coverage_worlds.FAMILIES) * len(arena.GOAL_RULES) * len(coverage.DELTAS)
     found = coverage.tasks(cells, 0, 5)
     assert len({task[:3] for task in found}) == cells
@@ -33,7 +33,7 @@ def test_tasks_cover_every_family_rule_and_delta_and_extend_each_other():
 
 
 @pytest.mark.parametrize("family", coverage_worlds.FAMILIES)
-def test_worlds_stay_in_their_ranges(family):
+def test_models_stay_in_their_ranges(family):
     for seed in range(20):
         mdp, L, epsilon = coverage_worlds.case(family, seed)
         assert 4 <= mdp.n_states <= (17 if family == "surprises" else 12)
@@ -42,7 +42,7 @@ def test_worlds_stay_in_their_ranges(family):
         assert 0.5 <= epsilon <= 2
 
 
-def test_exactly_L_is_exact():
+def test_family_exactly_l_has_goals_at_distance_l():
     on_the_edge = 0
     for seed in range(20):
         mdp, L, _ = coverage_worlds.case("exactly-L", seed)
@@ -52,15 +52,15 @@ def test_exactly_L_is_exact():
 
 @pytest.mark.parametrize("family", coverage_worlds.FAMILIES)
 @pytest.mark.parametrize("rule", ["adagoal", "unigoal"])
-def test_no_claim_is_ever_false(family, rule, monkeypatch):
+def test_no_claim_is_false(family, rule, monkeypatch):
     monkeypatch.setattr(coverage, "BUDGET", 3_000)
     monkeypatch.setattr(coverage, "EVERY_STEP_BUDGET", 200)
     record = coverage.run_task(coverage.Task(family, rule, 0.01, 3))
     assert not coverage.broken(record)
 
 
-def test_the_check_is_not_blind(monkeypatch):
-    """With radii that promise nothing, misses of every kind are found."""
+def test_weakened_bounds_are_detected(monkeypatch):
+    """The control tasks, which use invalid radii, yield false claims of every kind."""
     monkeypatch.setattr(coverage, "BUDGET", 5_000)
     records = [coverage.run_task(task) for task in coverage.tasks(0, 24, 0)]
     assert sum(map(coverage.broken, records)) >= 6
@@ -72,7 +72,7 @@ WEAKENED = {"surprises": ("nothing", "window", "loss", "circles"), "rivals": ("n
 
 
 def weaken(what, monkeypatch):
-    """Make a bound of lemma 3b, of lemma 12, or of lemmas 7 to 9 narrower than it may be."""
+    """Make a bound of lemma 3b, of lemma 12, or of lemmas 7 to 9 too narrow."""
     read, log = deterministic.read_deterministic_map, events.UnseenMassWindow.log_inverse_delta.fget
     if what == "window":
         monkeypatch.setattr(events.UnseenMassWindow, "log_inverse_delta", property(lambda quiet: log(quiet) / 3))
@@ -98,7 +98,7 @@ def weaken(what, monkeypatch):
 
 
 def risk(family, seed, delta):
-    """The probability that a claim is false: that nothing rare is seen up to the first time at which one would be.
+    """Return the probability that a claim is false: that no rare event occurs before the first false claim.
 
     For ``rivals`` the claims are the bounds on the sub-optimality.
     """
@@ -120,8 +120,8 @@ def risk(family, seed, delta):
 
 
 @pytest.mark.parametrize(("family", "what"), [(family, what) for family in WEAKENED for what in WEAKENED[family]])
-def test_claims_on_the_edge_are_false_as_often_as_their_share_of_delta_and_no_more(family, what, monkeypatch):
-    """The first window has an eighth of delta. Bounds that are narrower are wrong more often than delta as a whole."""
+def test_extreme_claims_fail_at_most_with_their_share_of_delta(family, what, monkeypatch):
+    """The first window has an eighth of delta. Narrower bounds fail more often than delta."""
     weaken(what, monkeypatch)
     risks = [risk(family, seed, delta=0.01) for seed in (3, 4, 5)]
     if what == "nothing":
@@ -139,7 +139,7 @@ def test_clopper_pearson():
     assert clopper_pearson_interval(0, 5, 0.9)[0] == 0.0
 
 
-def test_command_resumes_and_draws(tmp_path: Path, monkeypatch):
+def test_coverage_command_resumes_and_draws(tmp_path: Path, monkeypatch):
     monkeypatch.setattr(coverage, "BUDGET", 3_000)
     records = [coverage.run_task(task) for task in coverage.tasks(3, 1, 0)]
     monkeypatch.setattr(coverage, "run_task", None)  # nothing may be left to run
@@ -170,11 +170,11 @@ def test_scaling_fit():
 
 @pytest.mark.slow
 def test_two_thousand_runs(tmp_path: Path):
-    """At most delta of the runs are broken, for each delta, with confidence."""
+    """For each delta, a confidence interval shows that at most delta of the runs have a false claim."""
     options = coverage.COVERAGE.fill_in_defaults(control=0, out=tmp_path)
     cells = coverage.COVERAGE.list_runs(options)
-    found = experiment_runner.collect_outcomes(
-        coverage.COVERAGE, cells, options, LocalEngine(2, print), experiment_runner.ExperimentProgress(quiet=True)
+    found = runner.collect_outcomes(
+        coverage.COVERAGE, cells, options, LocalEngine(2, print), runner.ExperimentProgress(quiet=True)
     )
     records = [record for chunk in found for record in chunk]
     for row in coverage.summary(records):

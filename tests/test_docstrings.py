@@ -25,7 +25,7 @@ def result() -> adagoal.Result:
     return adagoal.explore("grid", radius=3, env_args={"rows": 2, "cols": 2}, seed=0)
 
 
-def test_the_public_functions_are_found():
+def test_public_functions_are_found():
     assert {"explore", "train", "load", "show", "mixture"} <= set(FUNCTIONS)
     assert {"Result.certificate", "Result.save", "Result.n_states"} <= public_members().keys()
 

@@ -9,7 +9,7 @@ from adagoal import methods
 BLOCKS = re.findall(r"```python\n(.*?)```", (Path(__file__).parent.parent / "docs/extending.md").read_text(), re.S)
 
 
-def test_rule(tmp_path):
+def test_goal_rule_example(tmp_path):
     file = tmp_path / "my_rule.py"
     file.write_text(BLOCKS[0])
     result = adagoal.explore("grid", 10, 1.0, goal_rule=f"{file}:frontier", seed=0, budget=10**6)
@@ -17,7 +17,7 @@ def test_rule(tmp_path):
     assert adagoal.audit(result).ok
 
 
-def test_method(monkeypatch):
+def test_method_example(monkeypatch):
     monkeypatch.setattr(methods, "METHODS", dict(methods.METHODS))
     space: dict[str, object] = {}
     exec(BLOCKS[1], space)

@@ -1,4 +1,4 @@
-"""The figure scripts run on tiny settings, and their committed data says what the figures claim."""
+"""The figure scripts run on tiny settings, and the committed data supports the claims of the figures."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from adagoal.comparison import experiment_runner
+from adagoal.comparison import experiment as runner
 from adagoal.parallel.task_engine import LocalEngine
 from adagoal.settings.exploration import ExplorationSettings
 from experiments import constants, figure3, intervals, linear_output, price, scaling, separation
@@ -20,8 +20,8 @@ DATA = Path(__file__).parent.parent / "docs" / "figures"
 def test_figure3_on_a_few_episodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(figure3, "EPISODES", 9)
     options = figure3.FIGURE3.fill_in_defaults(seeds=2, out=tmp_path)
-    report = experiment_runner.run_experiment(
-        figure3.FIGURE3, options, LocalEngine(1, print), experiment_runner.ExperimentProgress(quiet=True)
+    report = runner.run_experiment(
+        figure3.FIGURE3, options, LocalEngine(1, print), runner.ExperimentProgress(quiet=True)
     )
     data = report.data
     for panel in report.plots:
@@ -34,7 +34,7 @@ def test_figure3_on_a_few_episodes(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     ]
     for rule in figure3.GOAL_RULES:
         assert [sum(window) for window in data["selected"][rule]] == [6, 6, 6]
-        assert all(window[0] == 0 for window in data["selected"][rule])  # s0 is no goal
+        assert all(window[0] == 0 for window in data["selected"][rule])  # s0 is not a goal
     assert (tmp_path / "figure3.png").stat().st_size > 10_000
     assert (tmp_path / "figure3.md").read_text().count("\n") == 11
     cell = figure3.Cell("AdaGoal", 1, 9)
@@ -43,7 +43,7 @@ def test_figure3_on_a_few_episodes(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     )
 
 
-def test_places_of_the_claim() -> None:
+def test_regions_of_figure3() -> None:
     places = figure3.places()
     assert places["second_room"].tolist() == [47, 48, 50, 51]
     assert len(places["farthest"]) == 10
@@ -51,7 +51,7 @@ def test_places_of_the_claim() -> None:
 
 
 def test_committed_figure3_shows_the_claim() -> None:
-    """The paper's reading: AdaGoal ends at the fringe of the first room, RareGoal in the second room."""
+    """As in the paper, AdaGoal ends at the border of the first room, RareGoal in the second room."""
     data = json.loads((DATA / "figure3.json").read_text())
     assert len(data["seeds"]) >= 20
     last = {row["rule"]: row for row in data["rows"] if row["last"] == 999}
@@ -82,7 +82,7 @@ def test_separation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pyt
     assert (tmp_path / "separation.png").is_file()
 
 
-def test_time_to_the_fork_has_the_right_median() -> None:
+def test_time_to_the_fork_has_the_predicted_median() -> None:
     """About ln 2 / eta rounds of L + 1 steps."""
     eta = 1e-3
     assert separation.first_met(eta, 0)[1] == pytest.approx(np.log(2) / eta * (separation.RADIUS + 1), rel=0.05)
@@ -101,7 +101,7 @@ def test_constants_are_shown_as_a_table(
 
 
 @pytest.mark.slow
-def test_intervals_are_shown_beside_the_certified_method(
+def test_interval_table_includes_the_certified_method(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(
@@ -119,7 +119,7 @@ def test_intervals_are_shown_beside_the_certified_method(
     assert branching["hoeffding"] is not None
 
 
-def test_a_cell_of_the_price_is_run_and_audited(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_price_experiment_runs_and_audits_a_cell(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(price, "_compile", lambda: None)
     monkeypatch.setattr(
         price, "WORLDS", {"small": ExplorationSettings("chain", {"n_states": 4}, radius=4.0, epsilon=1.0)}
@@ -129,8 +129,8 @@ def test_a_cell_of_the_price_is_run_and_audited(monkeypatch: pytest.MonkeyPatch)
     assert found["steps"] > 0
 
 
-def test_every_figure_with_curves_has_them_on_its_page() -> None:
-    """From the committed runs: a curve for every method or rule, with its seeds."""
+def test_pages_of_figures_have_all_curves() -> None:
+    """The committed runs give one curve per method or rule, with its seeds."""
     data = {
         name: json.loads((DATA / f"{name}.json").read_text()) for name in ("scaling", "separation", "linear-states")
     }

@@ -1,4 +1,4 @@
-"""What users say for goals that are sets: files, options and bad input, each one line."""
+"""Goals that are sets, given as files, options or functions; bad input gives one-line errors."""
 
 import json
 from pathlib import Path
@@ -16,7 +16,7 @@ from goal_sets import GRID
 from model_env import PairEnv
 
 
-def test_code_that_a_folder_names_is_not_run(tmp_path, monkeypatch, capsys):
+def test_code_named_only_by_a_folder_is_not_run(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     Path("mine.py").write_text("def row(label):\n    return label[:2]\n")
     explore = ["explore", "grid", "--env-arg", "rows=3", "--radius", "6", "--quiet"]
@@ -36,7 +36,7 @@ def test_code_that_a_folder_names_is_not_run(tmp_path, monkeypatch, capsys):
     assert [(row["label"], row["states"]) for row in stored["goals"]] == [("(0", 5), ("(1", 5), ("(2", 5)]
 
 
-def test_options_of_the_command_line(tmp_path, monkeypatch, capsys):
+def test_goals_from_command_line_options(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     explore = ["explore", "grid", "--env-arg", "rows=2", "--env-arg", "cols=2", "--radius", "6", "--quiet"]
     for i, goals in enumerate((["(0, 1), (1, 1)"], ["1, 3"], ["1,'(1, 1)'"], ["(0, 1)", "3"])):
@@ -71,12 +71,12 @@ def test_options_of_the_command_line(tmp_path, monkeypatch, capsys):
         ("keys:0,1", "keys:0,1"),
     ],
 )
-def test_the_goals_of_the_command_line_are_those_of_python(text, goals):
+def test_command_line_and_python_give_the_same_goals(text, goals):
     assert split_goals(text) == goals
 
 
 def flip():
-    """A function that never says the same twice."""
+    """Return a different value in every call."""
     count = iter(range(10**6))
     return lambda label: next(count)
 
@@ -95,20 +95,20 @@ def flip():
         ("keys:0", r"goal_keys: an observation such as '\(0, 0\)' has no entries: it is one str"),
         ({}, "there must be at least one goal"),
         ({"door": "open"}, "must be names with functions, or with lists of states"),
-        ({"door": []}, "^goals: the goal 'door' has no states$"),
+        ({"door": []}, "^goals: the goal 'door' has no states; give it one"),
         ({"door": [99]}, r"must be one or more states in 0\.\.11, got 99"),
         (3, "must be states, labels, a function of observations, or named predicates, got 3"),
         ([True], "must be states"),
         ("no.py:fn", "no such file 'no.py'"),
     ],
 )
-def test_bad_goals_are_one_line(goals, text):
+def test_bad_goals_give_one_line_error(goals, text):
     with pytest.raises(InputError, match=text) as caught:
         adagoal.explore("grid", 5.0, env_args=GRID, goals=goals)
     assert "\n" not in str(caught.value)
 
 
-def test_a_function_that_raises_on_the_way_keeps_what_was_learnt(tmp_path):
+def test_data_is_saved_if_a_goal_function_raises(tmp_path):
     def picky(observation: Any) -> Any:
         if observation[1] == 4:
             raise RuntimeError("not this one")
@@ -119,7 +119,7 @@ def test_a_function_that_raises_on_the_way_keeps_what_was_learnt(tmp_path):
     assert len(adagoal.load(tmp_path).goals) == 4
 
 
-def test_states_cannot_be_named_before_they_are_found():
+def test_states_numbered_as_found_cannot_be_goals_by_number():
     env = PairEnv(toy_models.chain_model(n_states=4))
     with pytest.raises(InputError, match="numbered as they are found, so states cannot name goals in advance; use la"):
         adagoal.explore(env, 3.0, goals=[1])
@@ -134,11 +134,11 @@ def test_states_cannot_be_named_before_they_are_found():
         (lambda label: (1, (np.float32(-0.0) if label[1] == "0" else 0.0,)), ("(1, (0.0,))",)),
     ],
 )
-def test_a_zero_below_zero_is_the_same_goal(goals, names):
+def test_negative_zero_is_the_same_goal(goals, names):
     assert adagoal.explore("grid", 5.0, env_args=GRID, goals=goals, budget=10).goal_names == names
 
 
-def test_a_predicate_without_a_state_is_told():
+def test_predicate_without_a_state_gives_a_warning():
     result = adagoal.explore("grid", 5.0, env_args=GRID, goals={"top": lambda l: l[1] == "0", "sky": lambda l: False})
     assert "no state belongs to the goal sky" in result.warnings
     assert result.goals == [0]

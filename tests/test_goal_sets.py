@@ -1,4 +1,4 @@
-"""Goals that are sets of states: exact values, certificates on random worlds, states found on the way."""
+"""Goals that are sets of states: exact values, certificates on random models, states numbered as found."""
 
 from typing import Any
 
@@ -13,12 +13,12 @@ from adagoal.envs import toy_models
 from adagoal.envs.simulator import ModelSimulator
 from adagoal.exact import solver
 from adagoal.methods import METHODS
-from goal_sets import GRID, SCALES, WORLDS, random_sets, second
+from goal_sets import GRID, MODELS, SCALES, random_sets, second
 from model_env import ModelEnv, PairEnv
 
 
 def slow_values(mdp, members):
-    """V* [S] to a set, by plain value iteration from below; and its greedy policy."""
+    """Return V* [S] to a set and its greedy policy, by value iteration from below."""
     V, inside = np.zeros(mdp.n_states), np.isin(np.arange(mdp.n_states), list(members))
     P = mdp.kernel().toarray()
     for _ in range(4000):
@@ -29,9 +29,9 @@ def slow_values(mdp, members):
     return V, Q.argmin(axis=1).astype(np.int16)
 
 
-@pytest.mark.parametrize("world", WORLDS)
-def test_exact_values_of_sets(world):
-    mdp = WORLDS[world]
+@pytest.mark.parametrize("world", MODELS)
+def test_exact_values_of_sets_equal_value_iteration(world):
+    mdp = MODELS[world]
     sets = random_sets(mdp, 5)
     V = solver.optimal_values(mdp, sets)
     for j, members in enumerate(sets):
@@ -45,7 +45,7 @@ def test_exact_values_of_sets(world):
         if finite[mdp.start]:
             value = solver.policy_value(mdp, Policy(0, policy[None], mdp.reset_action), members)
             assert value == pytest.approx(slow[mdp.start], abs=1e-8)
-            many = np.repeat(policy[None], 400, axis=0)  # 400 stages: nearly surely there
+            many = np.repeat(policy[None], 400, axis=0)  # 400 stages suffice almost surely
             assert solver.periodic_value(mdp, many, members) == pytest.approx(slow[mdp.start], abs=1e-2)
     assert np.isinf(solver.optimal_distances(mdp, [[]])).all()
 
@@ -55,11 +55,11 @@ def test_places_of_overlapping_sets():
     assert at.tolist() == [[1, -1, -1], [3, -1, -1], [-1, -1, -1], [0, 1, 3], [-1, -1, -1]]
 
 
-@pytest.mark.parametrize("world", WORLDS)
+@pytest.mark.parametrize("world", MODELS)
 @pytest.mark.parametrize("kind", ["partition", "overlapping"])
-def test_certified_and_audited(world, kind):
-    """Every bound on the way, and the whole answer at the end, against the exact model."""
-    mdp = WORLDS[world]
+def test_certificates_for_sets_hold(world, kind):
+    """Every bound during the run, and the answer, agree with the exact model."""
+    mdp = MODELS[world]
     sets = [list(range(r, mdp.n_states, 3)) for r in range(3)] if kind == "partition" else random_sets(mdp, 1)
     names = {f"set {i}": members for i, members in enumerate(sets)}
     truth = solver.optimal_distances(mdp, sets)
@@ -84,8 +84,8 @@ def test_certified_and_audited(world, kind):
 
 @pytest.mark.parametrize("method", ["certified", *SCALES])
 @pytest.mark.parametrize("budget", [100_000, 1_000])
-def test_sets_of_one_state_are_the_states_bit_for_bit(method, budget):
-    P, arguments = WORLDS["sparse"], {} if method == "certified" else {"constants": f"scaled={SCALES[method]}"}
+def test_sets_of_one_state_equal_single_states(method, budget):
+    P, arguments = MODELS["sparse"], {} if method == "certified" else {"constants": f"scaled={SCALES[method]}"}
     rest = {"seed": 4, "method": method, "method_args": arguments, "budget": budget}
     states = adagoal.explore(ModelSimulator(P), 6.0, 1.0, **rest)
     values = adagoal.explore(ModelSimulator(P), 6.0, 1.0, **rest, goals=lambda state: state)
@@ -111,8 +111,8 @@ def test_sets_of_one_state_are_the_states_bit_for_bit(method, budget):
         ("vtr", {"horizon": 10}, "mixture-windy"),
     ],
 )
-def test_every_method_that_can(method, arguments, env):
-    """Rows of the grid; what a method proves is held against the truth, and every policy arrives."""
+def test_methods_with_sets_make_true_claims(method, arguments, env):
+    """Goals are rows of the grid. Proven claims are true, and every policy reaches its goal."""
     env_args = GRID if env == "grid" else {"shape": "4x4"}
     result = adagoal.explore(
         *(env, 5.0, 2.0), goals=lambda label: label[:2], env_args=env_args, method=method, method_args=arguments,
@@ -125,17 +125,17 @@ def test_every_method_that_can(method, arguments, env):
     assert all(np.isfinite(row.value) for row in verdict.rows if row.in_X and row.optimal == 0.0)
 
 
-def test_this_list_has_every_method():
-    """The others have tests of their own below and above."""
-    (mark,) = [mark for mark in test_every_method_that_can.pytestmark if mark.name == "parametrize"]
+def test_list_above_has_every_method():
+    """The remaining methods have their own tests."""
+    (mark,) = [mark for mark in test_methods_with_sets_make_true_claims.pytestmark if mark.name == "parametrize"]
     assert {case[0] for case in mark.args[1]} | {"certified", "bpi-ucbvi"} == set(METHODS)
 
 
-# --- states that are found on the way ---
+# --- states numbered as found ---
 
 
-def test_states_found_on_the_way_join_their_goals(tmp_path):
-    """PairEnv shows state s as (s // 7, s % 7): by the second entry, states join goals that were seen before."""
+def test_new_states_join_their_goals(tmp_path):
+    """PairEnv shows state s as (s // 7, s % 7); goals are second entries, so new states join known goals."""
     mdp = toy_models.chain_model(n_states=12, slip=0.1)
     result = adagoal.explore(PairEnv(mdp), 8.0, 3.0, goals=second, max_states=20, seed=1, out=tmp_path / "run")
     assert result.status == "certified"
@@ -151,7 +151,7 @@ def test_states_found_on_the_way_join_their_goals(tmp_path):
 
 
 @pytest.mark.parametrize("goals", [second, {"even": lambda o: o[1] % 2 == 0, "late": lambda o: o[1] > 4}, "keys:1"])
-def test_an_interrupted_run_goes_on_bit_for_bit(tmp_path, goals):
+def test_resume_equals_uninterrupted_run(tmp_path, goals):
     mdp = toy_models.chain_model(n_states=12, slip=0.1)
     setting = {"radius": 8.0, "max_states": 20, "seed": 3, "budget": 2_000}
     whole = adagoal.explore(PairEnv(mdp), goals=goals, **setting)
@@ -161,7 +161,7 @@ def test_an_interrupted_run_goes_on_bit_for_bit(tmp_path, goals):
     assert (again.certificates, again.steps, again.goal_names) == (whole.certificates, whole.steps, whole.goal_names)
 
 
-def test_a_run_does_not_go_on_with_other_goals(tmp_path):
+def test_run_cannot_be_resumed_with_other_goals(tmp_path):
     mdp = toy_models.chain_model(n_states=6)
     adagoal.explore(ModelEnv(mdp), 4.0, goals=lambda state: state % 2, budget=50, out=tmp_path)
     with pytest.raises(
@@ -175,7 +175,7 @@ def test_a_run_does_not_go_on_with_other_goals(tmp_path):
     assert adagoal.resume(tmp_path, 10_000, env=ModelEnv(mdp), goals=lambda state: state % 2).status == "certified"
 
 
-def test_a_goal_space_is_what_its_checkpoint_says():
+def test_goal_space_is_restored_from_its_checkpoint():
     class Sort:
         names, discovers_goals = ("a", "b"), False
 

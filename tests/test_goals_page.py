@@ -1,4 +1,4 @@
-"""The examples of docs/goals.md, as they stand there."""
+"""Run the examples of docs/goals.md."""
 
 import re
 import shlex
@@ -23,4 +23,4 @@ def test_the_examples_of_the_page(tmp_path, monkeypatch):
         else:
             for line in text.splitlines():
                 assert run_command_line(shlex.split(line.removeprefix("$ adagoal "))) == 0, line
-    assert PAGE.count("```") == 2 * (len(BLOCKS) + PAGE.count("```text"))  # none is left out
+    assert PAGE.count("```") == 2 * (len(BLOCKS) + PAGE.count("```text"))  # all of them were found

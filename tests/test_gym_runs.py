@@ -22,12 +22,12 @@ from adagoal.envs.observation_keys import MiniGridKeyReader, _minigrid_object_ke
 from adagoal.runs import run_folder
 from adagoal.runs.result import Result, load_result
 from experiments import extra_models
-from model_env import NEVER, Breaking, ModelEnv, PairEnv, Twister, play, same_counts, with_terminal
+from model_env import NEVER, Breaking, MersenneTwister, ModelEnv, PairEnv, play, same_counts, with_terminal
 
 # --- failures, seeds, snapshots ---
 
 
-def test_what_was_seen_before_a_failure_is_on_disk(tmp_path: Path) -> None:
+def test_data_before_a_failure_is_saved(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="the motor is on fire"):
         api.explore(Breaking(toy_models.chain_model(n_states=6, slip=0.1)), radius=8, epsilon=0.1, out=tmp_path)
     result = load_result(tmp_path)
@@ -36,7 +36,7 @@ def test_what_was_seen_before_a_failure_is_on_disk(tmp_path: Path) -> None:
     assert result.certificates
 
 
-def test_the_same_seed_gives_the_same_run() -> None:
+def test_same_seed_gives_same_run() -> None:
     mdp = toy_models.random_sparse(n_states=10, n_actions=2, seed=3)
     one, two, other = (play(GymAdapter(ModelEnv(mdp, (0, 1)), "model"), 3000, seed)[0] for seed in (1, 1, 2))
     assert same_counts(one, two)
@@ -46,7 +46,7 @@ def test_the_same_seed_gives_the_same_run() -> None:
 @pytest.mark.parametrize("kind", [ModelEnv, PairEnv])
 @pytest.mark.parametrize("starts", [(0,), (0, 4, 7)])
 @pytest.mark.parametrize("start_seed", [None, 2])
-def test_a_restored_world_goes_on_bit_for_bit(
+def test_restored_environment_continues_identically(
     kind: type[ModelEnv], starts: tuple[int, ...], start_seed: int | None
 ) -> None:
     mdp = with_terminal(toy_models.random_sparse(n_states=30, n_actions=2, seed=4), 9)
@@ -67,30 +67,30 @@ def test_a_restored_world_goes_on_bit_for_bit(
         assert resumed.labels == whole.labels
 
 
-def test_an_environment_that_cannot_be_replayed_goes_on_from_a_reset() -> None:
-    class Own(ModelEnv):
-        """Randomness of its own."""
+def test_environment_that_cannot_be_replayed_continues_from_a_reset() -> None:
+    class OwnGenerator(ModelEnv):
+        """Draws with a generator that adagoal does not know."""
 
         def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
             self.state = int(dice.integers(self.mdp.n_states))
             return self.state, 0.0, False, False, {}
 
     dice = np.random.default_rng(0)
-    world = GymAdapter(Own(toy_models.chain_model(n_states=1000)), "own")
+    world = GymAdapter(OwnGenerator(toy_models.chain_model(n_states=1000)), "own")
     counts, _ = play(world, 302)
     while world.state()[1]["place"][0] == world.start:
         play(world, 1, counts=counts)
-    other = GymAdapter(Own(toy_models.chain_model(n_states=1000)), "own")
+    other = GymAdapter(OwnGenerator(toy_models.chain_model(n_states=1000)), "own")
     other.restore(*world.state())
     assert any("went on from a reset" in line for line in other.warnings)
     play(other, 100, counts=counts)
 
 
-def test_a_generator_of_the_environment_s_own_does_not_repeat_itself() -> None:
-    """Runs that are resumed again and again see new samples each time."""
+def test_unsaved_generator_does_not_repeat_numbers_after_a_resume() -> None:
+    """Every resumed run sees new samples."""
 
-    class Own(ModelEnv):
-        """Draws every state from a generator that nobody can save; ``reset(seed=...)`` seeds it."""
+    class OwnGenerator(ModelEnv):
+        """Draws every state from a generator that cannot be saved; ``reset(seed=...)`` seeds it."""
 
         def reset(
             self, *, seed: int | None = None, options: dict[str, Any] | None = None
@@ -104,15 +104,15 @@ def test_a_generator_of_the_environment_s_own_does_not_repeat_itself() -> None:
             return self.state, 0.0, False, False, {}
 
     mdp, drawn = toy_models.chain_model(n_states=1000), []
-    world = GymAdapter(Own(mdp), "own")
+    world = GymAdapter(OwnGenerator(mdp), "own")
     for _ in range(4):
         counts, _ = play(world, 50, goals=[NEVER])
         drawn.append(counts.seen)
-        saved, world = world.state(), GymAdapter(Own(mdp), "own")
+        saved, world = world.state(), GymAdapter(OwnGenerator(mdp), "own")
         world.restore(*saved)
     for one in range(4):
         for other in range(one):
-            assert (drawn[one] & drawn[other]).sum() < 15  # 50 of 1000: two or three by chance
+            assert (drawn[one] & drawn[other]).sum() < 15  # 50 of 1000: about two or three collide by chance
 
 
 # --- whole runs ---
@@ -144,7 +144,7 @@ def test_cliff_walking_and_taxi_with_a_small_budget() -> None:
 
 
 def as_numbered(mdp: TabularMDP, world: GymAdapter, starts: tuple[int, ...]) -> TabularMDP:
-    """The model of a :class:`PairEnv` in the numbers that a world gave its states; the others come after them."""
+    """Return the model of a :class:`PairEnv` in the adapter's numbers of states; unseen states come last."""
     virtual, size = len(starts) > 1, world.state_bound
     shown = [divmod(state, 7) for state in range(mdp.n_states)]
 
@@ -155,7 +155,7 @@ def as_numbered(mdp: TabularMDP, world: GymAdapter, starts: tuple[int, ...]) -> 
     order = [*([] if virtual else starts), *met]
     order += [state for state in range(mdp.n_states) if state not in order]
     number = {state: i + virtual for i, state in enumerate(order)}
-    rows = [{x // mdp.n_actions: 1.0} for x in range(size * mdp.n_actions)]  # numbers that nobody has stay alone
+    rows = [{x // mdp.n_actions: 1.0} for x in range(size * mdp.n_actions)]  # unused numbers are isolated states
     terminal = np.zeros(size, bool)
     for state, i in number.items():
         terminal[i] = mdp.terminal[state]
@@ -167,8 +167,8 @@ def as_numbered(mdp: TabularMDP, world: GymAdapter, starts: tuple[int, ...]) -> 
     return model_from_rows(rows, mdp.n_actions, start=0, terminal=terminal)
 
 
-def test_certificates_hold_where_states_are_numbered_on_the_fly() -> None:
-    """Random and fixed starts, ends, states out of reach, and a bound on their number that is too large."""
+def test_certificates_hold_with_states_numbered_as_found() -> None:
+    """Random and fixed starts, terminal and unreachable states, and a max_states that is too large."""
     certified = 0
     for seed in range(12):
         rng = np.random.default_rng(seed)
@@ -187,8 +187,8 @@ def test_certificates_hold_where_states_are_numbered_on_the_fly() -> None:
     assert certified > 6
 
 
-class Looking(gymnasium.Wrapper[Any, Any, Any, Any]):
-    """Looks at what is shown."""
+class Rendering(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """Reads the observation in every step."""
 
     def step(self, action: Any) -> Any:
         seen, *rest = self.env.step(action)
@@ -197,12 +197,12 @@ class Looking(gymnasium.Wrapper[Any, Any, Any, Any]):
 
 
 @pytest.mark.parametrize("name", ["MiniGrid-DoorKey-5x5-v0", "MiniGrid-Dynamic-Obstacles-5x5-v0"])
-def test_minigrid_draws_for_those_who_look(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """States are the same whether or not the window is drawn; and it is there again for others."""
+def test_minigrid_skips_rendering_except_for_wrappers_that_read_it(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """States do not depend on rendering, and other users of the environment get the rendered observation."""
     grids = pytest.importorskip("minigrid.minigrid_env").MiniGridEnv
     drawn, real = [], grids.gen_obs_grid
     monkeypatch.setattr(grids, "gen_obs_grid", lambda env: drawn.append(0) or real(env))
-    plain, wrapped = gymnasium.make(name), Looking(gymnasium.make(name))
+    plain, wrapped = gymnasium.make(name), Rendering(gymnasium.make(name))
     bodies = InProcessEnv(plain, name), InProcessEnv(wrapped, name)
     assert bodies[0].reset(3)[0] == bodies[1].reset(3)[0]
     before = len(drawn)
@@ -270,21 +270,21 @@ def test_a_killed_run_resumes_to_the_same_result(tmp_path: Path, monkeypatch: py
     arguments: dict[str, Any] = {"radius": 2, "epsilon": 2.0, "seed": 3}
     whole = api.explore("MiniGrid-Empty-5x5-v0", **arguments, out=tmp_path / "run", observe=copy_now_and_then)
     assert rollouts > 20
-    assert summary(api.resume_exploration(tmp_path / "killed")) == summary(whole)
+    assert summary(api.resume(tmp_path / "killed")) == summary(whole)
 
 
-def test_any_generator_of_numpy_is_put_back(tmp_path: Path) -> None:
+def test_every_numpy_generator_is_restored(tmp_path: Path) -> None:
     mdp = toy_models.chain_model(n_states=5, slip=0.2)
-    whole = api.explore(Twister(mdp), radius=6, epsilon=2.0)
-    api.explore(Twister(mdp), radius=6, epsilon=2.0, budget=1000, out=tmp_path)
+    whole = api.explore(MersenneTwister(mdp), radius=6, epsilon=2.0)
+    api.explore(MersenneTwister(mdp), radius=6, epsilon=2.0, budget=1000, out=tmp_path)
     with pytest.raises(InputError, match="pass the object again"):
-        api.resume_exploration(tmp_path, 10**9)
-    with pytest.raises(InputError, match=r"is on object:Twister, not on object:ModelEnv"):
-        api.resume_exploration(tmp_path, 10**9, env=ModelEnv(mdp))
-    assert summary(api.resume_exploration(tmp_path, 10**9, env=Twister(mdp)))[0] == whole.status == "certified"
+        api.resume(tmp_path, 10**9)
+    with pytest.raises(InputError, match=r"is on object:MersenneTwister, not on object:ModelEnv"):
+        api.resume(tmp_path, 10**9, env=ModelEnv(mdp))
+    assert summary(api.resume(tmp_path, 10**9, env=MersenneTwister(mdp)))[0] == whole.status == "certified"
 
 
-def test_what_the_observer_raises_is_not_the_environment_s_fault() -> None:
+def test_observer_error_is_not_reported_as_environment_failure() -> None:
     def observe(run: Any) -> None:
         raise ValueError("my display broke")
 
@@ -302,7 +302,7 @@ def test_what_the_observer_raises_is_not_the_environment_s_fault() -> None:
         ("max_states", 2.5, "max_states"),
     ],
 )
-def test_arguments_of_a_wrong_type(argument: str, value: Any, said: str) -> None:
+def test_arguments_of_wrong_type_give_one_line_error(argument: str, value: Any, said: str) -> None:
     with pytest.raises(InputError, match=said):
         api.explore("grid", 3, **{argument: value})
 

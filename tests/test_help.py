@@ -1,4 +1,4 @@
-"""What the command line and the package say of themselves, and how little is imported for it."""
+"""Help texts of the command line and the package, and the modules that they import."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ import click
 import pytest
 
 import adagoal
-from adagoal.cli.compare_command import load_experiments
 from adagoal.cli.main import COMMANDS, cli, run_command_line
 from experiments import constants, figure2, price
+from experiments.__main__ import load_experiments
 from experiments.__main__ import run as run_experiment
 from experiments.catalogue import CATALOGUE
 
 
-def test_as_a_module() -> None:
+def test_package_runs_as_a_module() -> None:
     done = subprocess.run([sys.executable, "-m", "adagoal", "-V"], capture_output=True, text=True, check=True)
     assert done.stdout.startswith("adagoal, version")
 
 
 @pytest.mark.parametrize("command", ["", "explore", "compare", "export", "train"])
-def test_help_is_light(command: str) -> None:
+def test_help_imports_no_heavy_module(command: str) -> None:
     code = (
         "import sys; from adagoal.cli.main import run_command_line; "
         f"run_command_line([*{command.split()}, '--help']); print(sorted(sys.modules))"
@@ -35,8 +35,8 @@ def test_help_is_light(command: str) -> None:
         assert heavy not in out
 
 
-def test_the_catalogue_says_what_the_experiments_say() -> None:
-    """It cannot ask them: they are imported when they are run."""
+def test_catalogue_equals_the_experiments() -> None:
+    """The catalogue repeats their settings, because experiments are imported only when they run."""
     told = {(name, option.name): option.choices for name, asked in CATALOGUE.items() for option in asked.options}
     assert told["price", "world"] == tuple(price.WORLDS)
     assert told["figure2", "env"] == tuple(sorted(figure2.ENVS))
@@ -46,7 +46,7 @@ def test_the_catalogue_says_what_the_experiments_say() -> None:
     for name, asked in CATALOGUE.items():
         parts = load_experiments(asked)
         assert tuple(parts) == (asked.parts or ("",))
-        assert all(part.info is CATALOGUE[name] for part in parts.values())
+        assert all(part.defaults == CATALOGUE[name].defaults for part in parts.values())
 
 
 @pytest.mark.parametrize("name", [name for name in COMMANDS if name != "train"])
@@ -64,25 +64,25 @@ def test_groups_without_a_command_show_their_help(
     assert all(name in shown for name in names)
 
 
-def test_public_names_are_shown() -> None:
+def test_dir_lists_public_names() -> None:
     assert set(adagoal.__all__) <= set(dir(adagoal)), "what an interactive shell completes"
 
 
 def test_options_are_shown_in_groups(capsys: pytest.CaptureFixture[str]) -> None:
     shown = {}
-    for line in ("explore --help", "train --help", "train --help-all"):
+    for line in ("explore --help", "explore --help-all", "train --help", "train --help-all"):
         assert run_command_line(line.split()) == 0
         shown[line] = capsys.readouterr().out
     headings = re.findall(r"^(\w+):$", shown["explore --help"], re.MULTILINE)
     assert headings == ["Problem", "Goals", "Environment", "Execution", "Output"]
-    assert len(re.findall("^  -", shown["train --help"], re.MULTILINE)) < 20
-    for command, line in (("explore", "explore --help"), ("train", "train --help-all")):
+    for command in ("explore", "train"):
+        assert len(re.findall("^  -", shown[f"{command} --help"], re.MULTILINE)) < 20
         found = cli.get_command(click.Context(cli), command)
         assert found is not None
         for option in (parameter for parameter in found.params if isinstance(parameter, click.Option)):
-            assert f"{option.opts[0]} " in shown[line]
+            assert f"{option.opts[0]} " in shown[f"{command} --help-all"]
 
 
-def test_words_are_shown_as_they_are_typed(capsys: pytest.CaptureFixture[str]) -> None:
+def test_choices_are_shown_as_they_are_typed(capsys: pytest.CaptureFixture[str]) -> None:
     assert run_command_line(["explore", "--help"]) == 0
     assert "--radius L|auto|all" in capsys.readouterr().out

@@ -13,7 +13,7 @@ from adagoal.envs.hypothesis_rules import MAX_ARGUMENT_VALUES, _list_values
 
 
 class Lift(RuleBasedStateMachine):
-    """Floors 0 to 4; the door must not be open on floor 3, and a button on floor 4 is broken."""
+    """A lift with floors 0 to 4; the door must not be open on floor 3, and a button on floor 4 is broken."""
 
     torn_down = 0
 
@@ -57,7 +57,7 @@ def floor_and_door(lift: Lift) -> tuple[int, bool]:
 # A script calls the rules without adagoal, and assume() warns there.
 @pytest.mark.filterwarnings("ignore:Using `assume` outside")
 @pytest.mark.parametrize("state", [None, floor_and_door])
-def test_a_class_is_taken_unchanged(state: Any) -> None:
+def test_state_machine_class_is_used_unchanged(state: Any) -> None:
     Lift.torn_down = 0
     world = adagoal.machine(Lift, state=state, deterministic=True)
     result = adagoal.explore(world, radius=9, epsilon=0.5)
@@ -119,7 +119,7 @@ def test_strategies_without_a_short_list_are_refused(strategy: Any, message: str
     assert "\n" not in str(raised.value)
 
 
-def test_arguments_that_belong_to_the_rules_are_refused() -> None:
+def test_arguments_defined_by_the_rules_are_refused() -> None:
     with pytest.raises(adagoal.InputError, match="actions: come from the rules of a RuleBasedStateMachine"):
         adagoal.machine(Lift, ["door"])
     with pytest.raises(adagoal.InputError, match="allowed: come from the rules"):

@@ -26,7 +26,7 @@ SNAPSHOT = Path(__file__).with_name("interface.json")
 
 
 def command_options() -> dict[str, list[str]]:
-    """The arguments and options of every command, as they are typed."""
+    """Return the arguments and options of every command."""
     found = {}
     for name in COMMANDS:
         command = cli.get_command(click.Context(cli), name)
@@ -41,7 +41,7 @@ def command_options() -> dict[str, list[str]]:
 
 
 def public_names() -> dict[str, list[str]]:
-    """Public names: parameters of functions, public members of classes."""
+    """Return the public names: parameters of functions, public members of classes."""
     found = {}
     for name in adagoal.__all__:
         value = getattr(adagoal, name)
@@ -53,13 +53,13 @@ def public_names() -> dict[str, list[str]]:
 
 
 def result_keys(result: adagoal.Result) -> list[str]:
-    """The keys of ``result.json``; those of the goals below ``goals``."""
+    """Return the keys of ``result.json``, and those of its goals below ``goals``."""
     facts = result.to_dict()
     return sorted([*facts, *(f"goals.{key}" for key in facts["goals"][0])])
 
 
 def interface() -> dict[str, Any]:
-    """Everything that the snapshot holds."""
+    """Return the content of the snapshot."""
     codes = {f"EXIT_{code.name}": code.value for code in errors.ExitCode}
     result = adagoal.explore("chain", radius=2, budget=500)
     return {
@@ -72,12 +72,12 @@ def interface() -> dict[str, Any]:
     }
 
 
-def test_the_interface_is_that_of_the_snapshot() -> None:
+def test_interface_equals_the_snapshot() -> None:
     assert interface() == json.loads(SNAPSHOT.read_text())
 
 
 def declarations(*classes: type[Any]) -> dict[str, SettingInfo]:
-    """The declared settings of several classes."""
+    """Return the declared settings of several classes."""
     return {name: info for cls in classes for name, info in declared_settings(cls).items()}
 
 
@@ -100,7 +100,7 @@ def test_signatures_agree_with_the_declared_settings(
             assert (parameters[name].default or None) == (info.default or None), name
 
 
-def test_the_docstring_of_explore_has_the_help_of_every_setting() -> None:
+def test_docstring_of_explore_has_the_help_of_every_setting() -> None:
     text = " ".join((inspect.getdoc(adagoal.explore) or "").split())
     for name, info in declarations(ExplorationSettings, ExecutionOptions).items():
         assert f" {name}: {info.help}" in text

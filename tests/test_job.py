@@ -1,4 +1,4 @@
-"""The life cycle that explorations and training runs share, on a job that only counts."""
+"""The life cycle shared by explorations and training runs, on a job that only counts."""
 
 from __future__ import annotations
 
@@ -11,9 +11,8 @@ import pytest
 
 from adagoal.core.errors import EnvironmentFailure, FolderWarning, InputError, Status
 from adagoal.core.file_io import FileContents, arrays_content, json_content
-from adagoal.runs.folder_reader import find_saved_run
 from adagoal.runs.job import JobMonitor, SaveFiles, run_job
-from adagoal.runs.run_folder import RunFolder, open_locked_folder
+from adagoal.runs.run_folder import RunFolder, find_saved_run, open_locked_folder
 
 
 class Count(NamedTuple):
@@ -65,7 +64,7 @@ def run(path: Path, job: Counting, **given: Any) -> Any:
 
 
 def saved(path: Path) -> tuple[list[int], Any]:
-    """The last checkpoint and the result in a folder."""
+    """Return the last checkpoint and the result of a folder."""
     found = find_saved_run(path)
     assert found is not None
     arrays, _ = found.checkpoint_files().load_arrays("checkpoint.npz")
@@ -90,20 +89,20 @@ def refuse_writes(monkeypatch: pytest.MonkeyPatch, names: tuple[str, ...]) -> No
     monkeypatch.setattr(RunFolder, "_write_staged_file", write)
 
 
-def test_the_last_work_of_a_run_is_not_in_its_checkpoint(tmp_path: Path) -> None:
+def test_final_work_of_a_run_is_not_in_its_checkpoint(tmp_path: Path) -> None:
     assert run(tmp_path, Counting()) == (Status.DONE, 10)
     assert saved(tmp_path) == ([10, 0], {"status": "done", "count": 10})
 
 
 @pytest.mark.parametrize("given", [{"observe": lambda count: count < 3}, {"minutes": 1e-12}])
-def test_observers_and_the_time_limit_end_a_run(given: dict[str, Any], tmp_path: Path) -> None:
+def test_observer_and_time_limit_end_a_run(given: dict[str, Any], tmp_path: Path) -> None:
     status, count = (Status.INTERRUPTED, 3) if "observe" in given else (Status.BUDGET, 1)
     assert run(tmp_path, Counting(), **given) == (status, count)
     assert saved(tmp_path) == ([count, 0], {"status": status, "count": count})
 
 
 @pytest.mark.parametrize("error", [KeyError("ours"), InputError("bad", "x"), EnvironmentFailure("theirs", "env")])
-def test_what_was_learnt_before_a_failure_is_saved(error: Exception, tmp_path: Path) -> None:
+def test_data_before_a_failure_is_saved(error: Exception, tmp_path: Path) -> None:
     with pytest.raises(type(error)) as raised:
         run(tmp_path, Counting(raise_error(error)))
     line = f"what had been learnt is in {tmp_path}"
@@ -112,7 +111,7 @@ def test_what_was_learnt_before_a_failure_is_saved(error: Exception, tmp_path: P
     assert saved(tmp_path) == ([5, 0], {"status": "interrupted", "count": 5})
 
 
-def test_a_failure_is_not_hidden_by_a_save_that_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_save_does_not_hide_the_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail() -> None:
         refuse_writes(monkeypatch, ("checkpoint.npz", "result.json"))
         raise KeyError("ours")
@@ -122,7 +121,7 @@ def test_a_failure_is_not_hidden_by_a_save_that_fails(tmp_path: Path, monkeypatc
     assert raised.value.__notes__[0].startswith("what had been learnt could not be saved: InputError: ")
 
 
-def test_a_second_ctrl_c_saves_only_if_the_state_can_be_trusted(tmp_path: Path) -> None:
+def test_second_ctrl_c_saves_only_a_consistent_state(tmp_path: Path) -> None:
     assert run(tmp_path / "a", Counting(raise_error(KeyboardInterrupt()))) == (Status.INTERRUPTED, 5)
     with pytest.raises(KeyboardInterrupt):
         run(tmp_path / "b", Counting(raise_error(KeyboardInterrupt()), anywhere=True))
@@ -132,9 +131,7 @@ def test_a_second_ctrl_c_saves_only_if_the_state_can_be_trusted(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("start", [True, False])
-def test_a_run_that_can_never_be_saved_ends_at_its_first_save(
-    start: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_run_ends_if_its_first_save_fails(start: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     refuse_writes(monkeypatch, ("checkpoint.npz",))
     job = Counting(start=start)
     with pytest.raises(InputError, match=r"checkpoint.npz: cannot be written \(No space left on device\)$"):
@@ -143,9 +140,7 @@ def test_a_run_that_can_never_be_saved_ends_at_its_first_save(
     assert not (tmp_path / "run").exists()
 
 
-def test_a_folder_that_cannot_be_written_is_noticed_at_once_also_on_resuming(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_unwritable_folder_is_reported_at_start_and_resume(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run(tmp_path, Counting(), observe=lambda count: False)
     refuse_writes(monkeypatch, ("checkpoint.npz",))
     job = Counting()
@@ -154,7 +149,7 @@ def test_a_folder_that_cannot_be_written_is_noticed_at_once_also_on_resuming(
     assert (job.count, saved(tmp_path)[0]) == (0, [1, 0])
 
 
-def test_a_run_goes_on_where_a_later_save_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_run_continues_if_a_later_save_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     job = Counting(lambda: refuse_writes(monkeypatch, ("checkpoint.npz",)))
     says = r"; the count is in .*; .* holds an earlier checkpoint, from which the run can go on$"
     warns = pytest.warns(FolderWarning, match="the run goes on, and tries again later")

@@ -1,4 +1,4 @@
-"""Large models, whose states are numbered as they are met: the answers of small ones, at any size."""
+"""Large models, whose states are numbered as they are found, give the answers of small ones."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from scipy import sparse
 
 import adagoal
 from adagoal.comparison import method_comparison
-from adagoal.comparison.experiment_runner import ExperimentOptions
+from adagoal.comparison.experiment import ExperimentOptions
 from adagoal.core.transition_data import TransitionCounts, TransitionLog
 from adagoal.envs import simulator, toy_models
 from adagoal.envs.model import TabularMDP
@@ -21,7 +21,7 @@ from model_env import play, same_counts
 
 
 def lattice(side: int, slip: float = 0.1) -> TabularMDP:
-    """A torus of side x side states and four moves, each of which fails with probability ``slip``."""
+    """Return a torus of side x side states with four moves that fail with probability ``slip``."""
     s = np.arange(side * side)
     row, column, matrices = s // side, s % side, []
     for down, right in ((0, 1), (0, -1), (1, 0), (-1, 0)):
@@ -32,7 +32,7 @@ def lattice(side: int, slip: float = 0.1) -> TabularMDP:
 
 
 def odd_model(seed: int) -> TabularMDP:
-    """40 states, some of them terminal, with absent actions, names and a set."""
+    """Return a model of 40 states, some terminal, with absent actions, names and a set."""
     rng = np.random.default_rng(seed)
     P = rng.dirichlet(np.full(40, 0.05), size=(40, 3))
     mask = rng.random((40, 3)) < 0.8
@@ -55,7 +55,7 @@ def numbered(mdp: TabularMDP) -> ModelSimulator:
 
 @pytest.mark.usefixtures("all_models_large")
 @pytest.mark.parametrize("seed", range(3))
-def test_a_numbered_model_has_the_transitions_of_the_model(seed: int) -> None:
+def test_states_numbered_as_found_have_the_transitions_of_the_model(seed: int) -> None:
     mdp = odd_model(seed)
     world = numbered(mdp)
     counts, _ = play(world, 30_000, goals=[NEVER_MET])
@@ -110,8 +110,8 @@ def test_certificates_hold_and_keep_the_names_of_the_model(mdp: TabularMDP) -> N
         assert np.array_equal(result.view.layout.cells[: len(states)], np.asarray(mdp.layout.cells)[states])
 
 
-def test_an_audit_refutes_a_wrong_policy_of_a_large_model() -> None:
-    """The control of the test above: a policy that never reaches its goal."""
+def test_audit_reports_a_wrong_policy_of_a_large_model() -> None:
+    """Control of the test above: a policy that never reaches its goal."""
     mdp = lattice(72)
     result = adagoal.explore(mdp, 1.5, 1.0, budget=100_000)
     assert adagoal.audit(result, mdp).ok
@@ -120,7 +120,7 @@ def test_an_audit_refutes_a_wrong_policy_of_a_large_model() -> None:
 
 
 @pytest.mark.usefixtures("all_models_large")
-def test_a_resumed_run_is_the_same(tmp_path: Path) -> None:
+def test_resume_equals_uninterrupted_run(tmp_path: Path) -> None:
     mdp = odd_model(2)
     whole = adagoal.explore(mdp, 4, 1.0, budget=20_000, out=tmp_path / "whole")
     adagoal.explore(mdp, 4, 1.0, budget=20_000, out=tmp_path / "cut", observe=lambda run: run.steps < 3000)
@@ -139,7 +139,7 @@ def test_a_resumed_run_is_the_same(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("all_models_large")
 @pytest.mark.parametrize("budget", [60, 100, 130, 150, 200, 300, 400])
-def test_a_map_has_a_cell_for_every_state_of_a_checkpoint(budget: int, tmp_path: Path) -> None:
+def test_map_has_a_cell_for_every_state_of_a_checkpoint(budget: int, tmp_path: Path) -> None:
     arguments: dict[str, Any] = {"env_args": {"rows": 20, "cols": 20, "slip": 0.0}, "out": tmp_path}
     adagoal.explore("grid", 12, 1.0, budget=budget, **arguments)
     adagoal.resume(tmp_path)
@@ -149,7 +149,7 @@ def test_a_map_has_a_cell_for_every_state_of_a_checkpoint(budget: int, tmp_path:
 
 
 @pytest.mark.usefixtures("all_models_large")
-def test_recorded_steps_are_those_of_the_run(tmp_path: Path) -> None:
+def test_recording_does_not_change_the_run(tmp_path: Path) -> None:
     mdp = odd_model(3)
     plain = adagoal.explore(mdp, 4, 1.0, budget=3000)
     recorded = adagoal.explore(mdp, 4, 1.0, budget=3000, out=tmp_path, record=True)
@@ -168,14 +168,14 @@ def test_forged_numbers_are_refused(states: list[int]) -> None:
 
 
 @pytest.mark.usefixtures("all_models_large")
-def test_a_comparison_audits_in_the_numbers_of_the_model() -> None:
+def test_comparison_audits_with_the_state_numbers_of_the_model() -> None:
     (setting,) = method_comparison.build_settings({"two-room": {"radius": 8.0}}, ["certified"], ["adagoal"], 1)
     outcome = method_comparison.measure_audited_run(setting, ExperimentOptions())
     assert outcome["final"]["ok"]
     assert outcome["audit_stop"] is not None
 
 
-def test_only_large_models_and_free_goals_are_numbered_as_met() -> None:
+def test_only_large_models_without_given_goals_are_numbered_as_found() -> None:
     mdp = lattice(72)
     chosen = adagoal.explore(mdp, 2, 1.0, goals=[mdp.start + 1], budget=2000)
     assert chosen.goals == [mdp.start + 1]
@@ -184,8 +184,8 @@ def test_only_large_models_and_free_goals_are_numbered_as_met() -> None:
     assert numbers_states_as_met(adagoal.explore(mdp, 1, 1.0, budget=100))
 
 
-def test_tables_follow_the_states_met() -> None:
-    """A hundred times as many states: about as many are met, and only these have rows."""
+def test_tables_grow_with_visited_states() -> None:
+    """With a hundred times as many states, the run visits about as many, and only these have rows."""
     small, large = (adagoal.explore(lattice(side), 2, 1.0) for side in (72, 720))
     assert small.status == large.status == "certified"
     assert max(len(result.arrays["visits"]) for result in (small, large)) <= 2048

@@ -16,16 +16,16 @@ from adagoal.loop import run_exploration
 from adagoal.planning.mixture_sweeps import plan_mixture_horizon
 from adagoal.planning.model_arrays import RidgeEstimates, features_from_mixture
 from adagoal.report.exploration_page import write_report
-from counting import record_transition
 from experiments import extra_models
 from experiments.required_samples import for_vtr
-from linear_models import backward_twin, finite_values, observe, random_mixture, start
+from linear_models import backward_reference, finite_values, observe, random_mixture, start
+from transition_recording import record_transition
 
 CERTIFIED = ("vtr-pooled", "likelihood")
 
 
 def holds(region, N, theta):
-    """theta lies in the region."""
+    """Whether theta lies in the region."""
     M = N.T @ region.root @ region.root.T @ N
     away = N.T @ (theta - region.theta)
     return away @ np.linalg.solve(M, away) <= 1 + 1e-9
@@ -109,7 +109,7 @@ def test_the_report_shows_theta(tmp_path):
     assert "at least" in page
 
 
-def test_states_are_not_paid_for():
+def test_steps_do_not_grow_with_the_number_of_states():
     """The same goals in a small and a large box: the steps to the stop are about the same."""
     steps = []
     for shape in ("8x8", "40x40"):
@@ -123,7 +123,7 @@ def test_states_are_not_paid_for():
 
 
 @pytest.mark.parametrize("method", [*CERTIFIED, "vtr"])
-def test_resume_goes_on_bit_for_bit(method, tmp_path):
+def test_resume_equals_uninterrupted_run(method, tmp_path):
     setting = {"env_args": {"shape": "5x5"}, "method": method, "goals": [3, 7, 11], "seed": 3}
     whole = adagoal.explore("mixture-windy", 5.0, 0.5, **setting, budget=8_000)
     adagoal.explore("mixture-windy", 5.0, 0.5, **setting, budget=3_000, out=tmp_path)
@@ -157,7 +157,7 @@ def test_curriculum(method, tmp_path):
 
 @pytest.mark.parametrize("method", CERTIFIED)
 def test_goals_that_no_kernel_reaches(method):
-    """They are out of reach for certain, whatever theta, and do not keep ``--radius all`` from its end."""
+    """These goals are unreachable for every theta, so ``--radius all`` still stops."""
     kernels = [extra_models.random_unreachable(n_states=8, n_actions=2, seed=s) for s in range(2)]
     world = adagoal.mixture(kernels, [0.3, 0.7])
     never = np.flatnonzero(np.isinf(solver.optimal_distances(world.mdp, list(range(8)))))
@@ -169,8 +169,8 @@ def test_goals_that_no_kernel_reaches(method):
     assert adagoal.audit(result, world).ok
 
 
-def test_the_ellipsoid_holds_the_likelihood_set():
-    """Lemma M3: every theta of the simplex whose likelihood is good enough lies inside, at a rough maximiser too."""
+def test_ellipsoid_contains_the_likelihood_set():
+    """Lemma M3: the ellipsoid contains the likelihood set, also around an approximate maximiser."""
     rng = np.random.default_rng(0)
     for _ in range(30):
         d = int(rng.integers(2, 6))
@@ -190,7 +190,7 @@ def test_the_ellipsoid_holds_the_likelihood_set():
             assert (np.einsum("ni,ij,nj->n", z, H, z) <= 2 * total + 1e-9).all()
 
 
-def test_maximise_has_a_small_duality_gap():
+def test_maximised_likelihood_has_a_small_duality_gap():
     rng = np.random.default_rng(1)
     for d in (1, 2, 5, 16):
         phi, c = rng.dirichlet(np.ones(d), size=50), rng.integers(1, 10_000, 50).astype(float)
@@ -200,7 +200,7 @@ def test_maximise_has_a_small_duality_gap():
         assert (phi.T @ (c / (phi @ theta))).max() - c.sum() <= 0.1
 
 
-def test_vtr_backward_against_its_twin():
+def test_vtr_backward_equals_reference():
     mdp, theta = random_mixture(2)
     m, goal, H = mdp.mixture, 5, 12
     rng = np.random.default_rng(0)
@@ -208,10 +208,10 @@ def test_vtr_backward_against_its_twin():
         RidgeEstimates(theta[None] + 0.01 * rng.normal(size=(1, 3)), 0.02 * rng.normal(size=(1, 3, 3))) for _ in "ab"
     )
     policy, V, U = plan_mixture_horizon(features_from_mixture(m), value, error, to_target_goals(mdp, [goal]), H)
-    V_twin, U_twin, policy_twin = backward_twin(m, goal, H, value, error)
-    np.testing.assert_allclose(V[0, :, 0], V_twin)
-    np.testing.assert_allclose(U[0, :, 0], U_twin)
-    np.testing.assert_array_equal(policy[:, :, 0], policy_twin)
+    V_reference, U_reference, policy_reference = backward_reference(m, goal, H, value, error)
+    np.testing.assert_allclose(V[0, :, 0], V_reference)
+    np.testing.assert_allclose(U[0, :, 0], U_reference)
+    np.testing.assert_array_equal(policy[:, :, 0], policy_reference)
 
 
 def check_vtr(mdp, e, goals):
@@ -225,7 +225,7 @@ def check_vtr(mdp, e, goals):
 
 
 def vtr_case(seed):
-    """Mixtures that differ in S, d, sign and horizon; H = None is that of the paper, 74 for L = 1."""
+    """Return mixtures with different S, d, sign and horizon; H = None is the paper's, 74 for L = 1."""
     mdp, _ = random_mixture(seed, n_states=4 + seed % 7, d=2 + seed % 4, signed=seed % 2 == 1)
     goals = np.random.default_rng(seed).choice(mdp.n_states, 2, replace=False)
     return mdp, goals, (4, 15, 50, 150, None)[seed % 5]
@@ -237,7 +237,7 @@ VTR_SEEDS = [*range(20), *(pytest.param(seed, marks=pytest.mark.slow) for seed i
 
 @pytest.mark.parametrize("seed", VTR_SEEDS)
 def test_vtr_is_optimistic_and_its_errors_are_bounds(seed):
-    """On every run tried, as the data grows."""
+    """The bounds hold in every run, at every amount of data."""
     mdp, goals, H = vtr_case(seed)
     run = start(mdp, "vtr", L=1.0, goals=goals, seed=seed, horizon=H)
     assert run.estimates.guarantee == (H in (150, None))
@@ -247,8 +247,8 @@ def test_vtr_is_optimistic_and_its_errors_are_bounds(seed):
 
 
 @pytest.mark.parametrize("seed", VTR_SEEDS)
-def test_vtr_bounds_hold_where_they_say_something(seed):
-    """The same with so much data that the bounds leave their trivial values: up to 10^14 tries of every pair."""
+def test_vtr_bounds_hold_with_much_data(seed):
+    """Up to 10^14 tries of every pair, so the bounds are not trivial."""
     mdp, goals, H = vtr_case(seed)
     run = start(mdp, "vtr", L=1.0, goals=goals, seed=seed, horizon=H)
     rng, errors = np.random.default_rng(seed), []
@@ -260,8 +260,8 @@ def test_vtr_bounds_hold_where_they_say_something(seed):
     assert errors[-1] < 0.02
 
 
-def test_vtr_regresses_what_the_errata_say():
-    """Rows phi_V(s, a) with targets V(s'), V being fixed before the transitions; no reset, and G in the radius."""
+def test_vtr_regression_follows_the_errata():
+    """Rows phi_V(s, a) have targets V(s'), with V fixed before the transitions, no reset, and G in the radius."""
     mdp, goals = random_mixture(9)[0], np.array([2, 6])
     run = start(mdp, "vtr", L=2.0, goals=goals, horizon=20)
     e, m = run.estimates, mdp.mixture
@@ -291,8 +291,8 @@ def test_vtr_regresses_what_the_errata_say():
         assert widths[j] == pytest.approx(beta * math.sqrt(np.ones(3) @ np.linalg.solve(Sigma[0, j], np.ones(3))))
 
 
-def test_vtr_knows_more_with_more_data():
-    """With regressions on infinitely much data V is V* and U vanishes: the recursion itself loses nothing."""
+def test_vtr_values_are_exact_with_infinite_data():
+    """With exact regressions V equals V* and U is zero, so the recursion itself loses nothing."""
     mdp, theta = random_mixture(7)
     m, H = mdp.mixture, 15
     Sigma = 1e16 * np.eye(3)[None]
@@ -302,6 +302,6 @@ def test_vtr_knows_more_with_more_data():
     assert U[0].max() < 1e-2
 
 
-def test_samples_needed_is_out_of_reach():
+def test_required_samples_of_vtr_are_astronomical():
     mdp = mixture_models.windy_mixture(shape="4x4", d=2)
     assert for_vtr(mdp, np.array([5, 6]), 3.0, 1.0, 0.1) > 1e8

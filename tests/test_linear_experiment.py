@@ -1,4 +1,4 @@
-"""The linear experiment in small."""
+"""The linear experiment on small models."""
 
 import dataclasses
 import json
@@ -6,7 +6,7 @@ import json
 import numpy as np
 import pytest
 
-from adagoal.comparison import experiment_runner
+from adagoal.comparison import experiment as runner
 from adagoal.parallel import TaskResources
 from adagoal.parallel.task_engine import LocalEngine
 from experiments import linear, linear_output, linear_runs, misfit
@@ -14,7 +14,7 @@ from experiments.__main__ import run as run_experiment
 
 
 def replace(monkeypatch, name, value):
-    """In every module of the experiment that knows the name."""
+    """Replace a name in every module of the experiment that has it."""
     for module in (linear, linear_output, linear_runs):
         if hasattr(module, name):
             monkeypatch.setattr(module, name, value)
@@ -22,7 +22,7 @@ def replace(monkeypatch, name, value):
 
 @pytest.fixture
 def small(monkeypatch):
-    """Small worlds, in this process."""
+    """Use small models and this process."""
     replace(monkeypatch, "SIZES", {60: "6x10", 70: "7x10"})
     replace(monkeypatch, "KERNELS", (2, 3))
     replace(monkeypatch, "NEAR", 1)
@@ -36,7 +36,7 @@ def small(monkeypatch):
 
 
 @pytest.mark.parametrize("part", [pytest.param("states", marks=pytest.mark.slow), "kernels", "methods"])
-def test_parts(small, part, tmp_path, capsys):
+def test_parts_run_and_are_not_repeated(small, part, tmp_path, capsys):
     arguments = ["linear", "--part", part, "--seeds", "1", "--out", str(tmp_path)]
     assert run_experiment(arguments) == 0
     data = json.loads((tmp_path / f"linear-{part}.json").read_text())
@@ -48,18 +48,18 @@ def test_parts(small, part, tmp_path, capsys):
         assert (tmp_path / f"linear-{part}.png").stat().st_size > 0
     assert run_experiment(arguments) == 0
     again = capsys.readouterr()
-    assert "audit ok" not in again.err  # nothing was run a second time
+    assert "audit ok" not in again.err  # no run was repeated
     assert (tmp_path / f"linear-{part}.md").read_text() in again.out
 
 
-def test_a_run_that_was_given_up_goes_on(small, tmp_path):
+def test_stopped_run_is_continued(small, tmp_path):
     cell = linear_runs.Cell("windy", 60, 4, "likelihood", 0)
 
     def outcome(folder, minutes):
         part = linear.PARTS["states"]
         options = part.fill_in_defaults(out=folder, minutes=minutes)
-        (found,) = experiment_runner.collect_outcomes(
-            part, [cell], options, LocalEngine(1, print), experiment_runner.ExperimentProgress(quiet=True)
+        (found,) = runner.collect_outcomes(
+            part, [cell], options, LocalEngine(1, print), runner.ExperimentProgress(quiet=True)
         )
         return found
 
@@ -71,7 +71,7 @@ def test_a_run_that_was_given_up_goes_on(small, tmp_path):
     assert (whole["steps"], whole["width"]) == (fresh["steps"], fresh["width"])
 
 
-def test_the_goals_are_the_same_in_every_world():
+def test_goals_are_the_same_in_every_model():
     spots = []
     for S, shape in linear_runs.SIZES.items():
         rows, cols = map(int, shape.split("x"))
@@ -93,7 +93,7 @@ def test_misfit_part(monkeypatch, tmp_path):
     assert [row["warned"] for row in rows if not row["eta"]] == [0, 0]
 
 
-def test_stray_worlds_are_no_mixtures_but_have_the_same_transitions():
+def test_misspecified_models_are_not_mixtures_but_have_the_same_support():
     mdp = linear_runs.Cell("windy", 100, 4, "likelihood", 0).model()
     changed = misfit.stray(mdp, 0.3, (55,))
     difference = abs(changed.kernel() - mdp.kernel()).sum(axis=1)

@@ -60,7 +60,7 @@ def all_messages() -> list[str]:
     return found
 
 
-def test_the_list_of_messages_is_up_to_date() -> None:
+def test_list_of_messages_is_up_to_date() -> None:
     assert all_messages() == SNAPSHOT.read_text().splitlines(), "run: python tests/test_messages.py"
 
 

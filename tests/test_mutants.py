@@ -1,6 +1,6 @@
 """Mutants of the lemmas: each is one small change of a copy of the package that a named test must catch.
 
-A mutant that survives says that no test depends on that term of the lemma. The copy keeps Numba's cache, so only the
+If a mutant passes, no test depends on that term of the lemma. The copy keeps Numba's cache, so only the
 changed file and the files that import it are compiled again.
 """
 
@@ -41,18 +41,16 @@ class Mutant(NamedTuple):
 EVENTS, OPERATORS, SWEEPS = "certified/events.py", "core/operators.py", "certified/sweeps.py"
 GAPS, HOPS, DETOURS = "certified/gaps.py", "certified/deterministic.py", "certified/triangle.py"
 RESET = "certified/reset.py"
-EXAMPLE = "test_bounds.py::test_the_worked_example"
+EXAMPLE = "test_bounds.py::test_worked_example_of_the_theory_page"
 SHARES = "test_certified.py::test_the_events_share_delta"
-QUIET = "test_bounds.py::test_a_quiet_window_ends_with_a_surprise"
+QUIET = "test_bounds.py::test_new_successor_ends_the_quiet_window"
 SWEEP_DOWN, SWEEP_UP = "test_sweeps.py::test_lower_sweep", "test_sweeps.py::test_upper_sweep"
 GAP_TWIN = "test_sweeps.py::test_suboptimality"
-GAP_EDGE = "test_certified.py::test_a_gap_is_nearly_attained_at_the_edge_of_the_confidence_set"
-RIVALS = (
-    "test_coverage.py::test_claims_on_the_edge_are_false_as_often_as_their_share_of_delta_and_no_more[rivals-nothing]"
-)
+GAP_EDGE = "test_certified.py::test_gap_is_nearly_attained_at_the_edge_of_the_confidence_set"
+RIVAL_EDGE = "test_coverage.py::test_extreme_claims_fail_at_most_with_their_share_of_delta[rivals-nothing]"
 BELIEVED, BELIEVED_E = (
-    "test_reset.py::test_the_lemma_on_exact_values",
-    "test_reset.py::test_the_error_grows_as_the_lemma_says",
+    "test_uncertain_reset.py::test_the_lemma_on_exact_values",
+    "test_uncertain_reset.py::test_the_error_grows_as_the_lemma_says",
 )
 MUTANTS = (
     Mutant("shares: more than delta", EVENTS, "(0.35, 0.35, 0.05, 0.25)", "(0.5, 0.35, 0.05, 0.25)", SHARES),
@@ -87,10 +85,10 @@ MUTANTS = (
     Mutant(
         "lemma 8: no spread of the rival", GAPS, "ball_width(r, spread, reach)", "ball_width(r, 0.0, reach)", GAP_EDGE
     ),
-    Mutant("lemma 8: no unseen mass of the rival", GAPS, " + q * min(size, top)", "", RIVALS),
+    Mutant("lemma 8: no unseen mass of the rival", GAPS, " + q * min(size, top)", "", RIVAL_EDGE),
     Mutant(
         *("lemma 9: gains do not add up", GAPS, "closed_form_up(m, variance, most, model.r[x], model.q[x], "),
-        *("closed_form_up(0.0, 0.0, 0.0, model.r[x], model.q[x], ", RIVALS),
+        *("closed_form_up(0.0, 0.0, 0.0, model.r[x], model.q[x], ", RIVAL_EDGE),
     ),
     Mutant("lemma 9: no ceiling", GAPS, "ceiling if policy[s] == a else 0.0", "0.0", GAP_TWIN),
     Mutant("lemma 10a: D as it is", RESET, "1.0 / (1.0 / D + self.q)", "D", BELIEVED),
@@ -98,23 +96,23 @@ MUTANTS = (
     Mutant("lemma 10c: only U", RESET, "(C - D[known] + U[known])", "U[known]", BELIEVED_E),
     Mutant(
         *("lemma 12a: 1/kappa", HOPS, "(1.0 / max(graph.loss[x], 1e-12) - 0.5)", "(1.0 / max(graph.loss[x], 1e-12))"),
-        "test_hops.py::test_a_goal_that_was_never_seen_is_far_but_not_too_far",
+        "test_deterministic.py::test_unseen_goal_has_a_large_but_valid_lower_bound",
     ),
     Mutant(
         *("lemma 12a: nothing is lost", HOPS, "(1.0 - graph.loss[x]) * (r[", "(r["),
-        "test_hops.py::test_the_unseen_mass_counts_once",
+        "test_deterministic.py::test_unseen_mass_counts_once",
     ),
     Mutant(
         *("lemma 12b: a second try is free", HOPS, "math.expm1(most) * (near[j] + 1.0)", "0.0"),
-        "test_hops.py::test_bounds_in_hops_hold_in_every_world_that_the_counts_allow",
+        "test_deterministic.py::test_hop_bounds_hold_in_every_model_that_fits_the_counts",
     ),
     Mutant(
         *("lemma 13a: V_h(g)", DETOURS, "back = Y[below, g]", "back = V[below, g]"),
-        "test_detours.py::test_a_detour_with_bounds_that_are_not_exact",
+        "test_triangle.py::test_a_detour_with_bounds_that_are_not_exact",
     ),
     Mutant(
         *("lemma 13b: V_g(h)", DETOURS, "onward = Y[j, goal_state[above]]", "onward = V[j, goal_state[above]]"),
-        "test_detours.py::test_a_detour_against_exact_values",
+        "test_triangle.py::test_a_detour_against_exact_values",
     ),
 )
 
@@ -134,7 +132,7 @@ def copied(folder: Path) -> Path:
 
 
 @pytest.mark.slow
-def test_the_package_itself_survives(tmp_path):
+def test_unchanged_package_passes(tmp_path):
     done = run(copied(tmp_path), sorted({mutant.test for mutant in MUTANTS}))
     assert done.returncode == 0, done.stdout + done.stderr
 

@@ -1,4 +1,4 @@
-"""Compiled code that may hold an older function inside of it is not used."""
+"""Cached compiled code that inlines an outdated function is not used."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ for look, kept in zip(sys.argv[1::2], sys.argv[2::2]):
 
 
 def ask(folder: Path, look: str, *kept: str) -> list[str]:
-    """What the compiled function of the sample says in processes of their own."""
+    """Return the value of the compiled sample function in a new process."""
     words = [word for place in kept for word in (look, place)]
     environment = {**os.environ, "PYTHONPATH": str(folder)}
     done = subprocess.run(
@@ -44,8 +44,8 @@ def ask(folder: Path, look: str, *kept: str) -> list[str]:
     return done.stdout.split()
 
 
-def test_a_function_inside_of_a_compiled_one_has_changed(tmp_path: Path) -> None:
-    """With compiled code beside the sources, and in a folder of its own."""
+def test_change_of_an_inlined_function_recompiles_its_caller(tmp_path: Path) -> None:
+    """With the cache beside the sources, and in a separate folder."""
     package, elsewhere = tmp_path / "sample", tmp_path / "compiled"
     places = ("", str(elsewhere))
     package.mkdir()
@@ -54,7 +54,7 @@ def test_a_function_inside_of_a_compiled_one_has_changed(tmp_path: Path) -> None
     (package / "inner.py").write_text(INNER.format(1))
     assert ask(tmp_path, "", *places) == ["2", "2"]
     (package / "inner.py").write_text(INNER.format(10))
-    assert ask(tmp_path, "", *places) == ["2", "2"]  # Numba alone does not see it
+    assert ask(tmp_path, "", *places) == ["2", "2"]  # Numba alone does not detect the change
     assert ask(tmp_path, "look", *places) == ["11", "11"]
     kept = [sorted(place.rglob("*.nbi")) for place in (package, elsewhere)]
     assert all(kept)
@@ -62,7 +62,7 @@ def test_a_function_inside_of_a_compiled_one_has_changed(tmp_path: Path) -> None
     assert [sorted(place.rglob("*.nbi")) for place in (package, elsewhere)] == kept  # up-to-date code stays
 
 
-def test_a_changed_file_discards_only_what_depends_on_it(tmp_path: Path) -> None:
+def test_changed_file_discards_only_its_dependents(tmp_path: Path) -> None:
     package = tmp_path / "sample"
     cache = package / "__pycache__"
     cache.mkdir(parents=True)
@@ -98,5 +98,5 @@ def test_importing_the_package_removes_stale_entries(tmp_path: Path) -> None:
     assert new.exists()
 
 
-def test_no_folder_is_no_error(tmp_path: Path) -> None:
+def test_missing_cache_folder_is_not_an_error(tmp_path: Path) -> None:
     remove_stale_numba_cache(tmp_path / "nowhere")

@@ -98,7 +98,7 @@ def test_completed_names_are_those_of_the_registries() -> None:
     assert all(name.startswith(registry.TRAINING_FAMILIES) for name in completion.TRAINED_ENVS)
 
 
-# --- the wheel, in environments of its own ---
+# --- the wheel in empty environments ---
 
 
 @pytest.fixture(scope="module")

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-import numpy_twin
+import numpy_planners
 from adagoal import goal_rules
 from adagoal.certified.events import ConfidenceSets
 from adagoal.certified.explorer import CertifiedExplorer
@@ -22,7 +22,7 @@ from adagoal.tabular import ucbvi
 from adagoal.tabular.ucbvi import EPSILON_SHARES, UCBVI, ucbvi_bonuses
 from experiments import extra_models
 from experiments.required_samples import pad_kernel
-from paper_twin import random_counts, random_mdp
+from ucbvi_reference import random_counts, random_mdp
 
 
 @pytest.mark.parametrize("reset", [True, False])
@@ -30,7 +30,7 @@ from paper_twin import random_counts, random_mdp
 def test_exact_values(monkeypatch, make, reset):
     mdp = make()
     expected = solver.optimal_values(mdp, reset=reset)
-    monkeypatch.setattr(solver, "run_value_iteration", numpy_twin.exact)
+    monkeypatch.setattr(solver, "run_value_iteration", numpy_planners.exact)
     np.testing.assert_allclose(solver.optimal_values(mdp, reset=reset), expected, rtol=1e-9)
 
 
@@ -45,14 +45,16 @@ def test_stages(bonus):
             to_target_goals(mdp, None),
             15,
         )
-        for ours, theirs in zip(plan_finite_horizon(*arguments)[1:], numpy_twin.stages(*arguments)[1:], strict=True):
+        for ours, theirs in zip(
+            plan_finite_horizon(*arguments)[1:], numpy_planners.stages(*arguments)[1:], strict=True
+        ):
             np.testing.assert_allclose(ours, theirs, atol=1e-9)
 
 
 class NumpySets(ConfidenceSets):
     """The same bounds, swept by the NumPy twins."""
 
-    low, up = staticmethod(numpy_twin.lower), staticmethod(numpy_twin.upper)
+    low, up = staticmethod(numpy_planners.lower), staticmethod(numpy_planners.upper)
 
 
 class HoeffdingSets(ConfidenceSets):
@@ -77,10 +79,10 @@ class HoeffdingSets(ConfidenceSets):
         self.l[pairs] = np.sqrt(ball / (2 * since))
 
     def low(self, model, block, V, policy):
-        return numpy_twin.lower(model, block, V, policy, lambda mean: mean - block.cap * self.h[:, None])
+        return numpy_planners.lower(model, block, V, policy, lambda mean: mean - block.cap * self.h[:, None])
 
     def up(self, model, block, Y, policy):
-        return numpy_twin.upper(model, block, Y, policy, lambda mean, most: mean + most * self.l[:, None])
+        return numpy_planners.upper(model, block, Y, policy, lambda mean, most: mean + most * self.l[:, None])
 
 
 @pytest.mark.parametrize("sets", [ConfidenceSets, NumpySets, HoeffdingSets])
@@ -100,7 +102,7 @@ def test_another_confidence_bound_is_one_class(sets):
 def test_a_run_of_the_paper_is_the_same(monkeypatch):
     mdp = toy_models.chain_model(n_states=5)
     runs = []
-    for planner in (plan_finite_horizon, numpy_twin.stages):
+    for planner in (plan_finite_horizon, numpy_planners.stages):
         monkeypatch.setattr(ucbvi, "plan_finite_horizon", planner)
         counts = TransitionCounts(mdp.n_states, mdp.n_actions, mdp.start)
         estimates = UCBVI(counts, 4.0, 1.0, 0.1, bonus="simplified", H=20)

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import adagoal
-import vault
+import damaged_folders
 from adagoal.api import explore as api
 from adagoal.cli.main import run_command_line
 from adagoal.core.errors import EnvironmentFailure
@@ -81,14 +81,16 @@ def test_the_seed_decides_and_the_run_stays_as_it_was(folder: Path) -> None:
 def test_a_wrong_certificate_is_found_out(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     row = json.loads((folder / "result.json").read_text())["goals"][-1]
     forged = shutil.copytree(folder, tmp_path / "forged")
-    vault.forged_json(forged, "result.json", lambda data: data["goals"][-1].update(lower=1.0, upper=row["lower"] / 2))
+    damaged_folders.forged_json(
+        forged, "result.json", lambda data: data["goals"][-1].update(lower=1.0, upper=row["lower"] / 2)
+    )
     assert run_command_line(["play", str(folder), "--goals", str(row["goal"])]) == 0
     assert "contradicts" not in capsys.readouterr().out
     assert run_command_line(["play", str(forged), "--goals", str(row["goal"])]) == 1
     assert "contradicts" in capsys.readouterr().out
 
 
-# --- how much few attempts say ---
+# --- contradictions by few episodes ---
 
 
 def geometric(rng: np.random.Generator, n: int) -> Floats:
@@ -170,7 +172,7 @@ def test_an_environment_that_raises_at_random_is_one_line(kind: type[Moody], tmp
     nervous.calm = 100
     with pytest.raises(EnvironmentFailure, match=f"raised {kind.error.__name__}: not today$"):
         adagoal.play(tmp_path, episodes=1000, env=nervous)
-    result = api.resume_exploration(tmp_path, 6000, env=kind(SLIPPERY))
+    result = api.resume(tmp_path, 6000, env=kind(SLIPPERY))
     assert (result.steps, result.status) == (6000, "void")
     assert any("the data lack" in line for line in result.void)
     assert any("went on from a reset" in line for line in result.warnings)
@@ -197,7 +199,7 @@ def test_a_replay_that_raises_is_not_the_checkpoint_s_fault(tmp_path: Path) -> N
         angry = Fickle(SLIPPERY)
         angry.angry = 1
         try:
-            result = api.resume_exploration(folder, budget + 50, env=angry)
+            result = api.resume(folder, budget + 50, env=angry)
         except EnvironmentFailure:  # there was nothing to replay: it raised in a step of the run
             continue
         assert (result.steps, result.void) == (budget + 50, [])

@@ -133,7 +133,7 @@ def test_a_large_run_keeps_its_page_small(certified: Result, tmp_path: Path, mon
 def test_a_panel_is_one_function_and_one_script(
     certified: Result, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nothing else is touched to add one. The browser shows it in ``test_browser.py``."""
+    """Nothing else is touched to add one. The browser shows it in ``test_report_in_browser.py``."""
 
     def episode_lengths(source: ExplorationSource) -> PanelContent:
         steps = source.result.arrays["past_steps"].astype(float)
@@ -232,7 +232,9 @@ def test_report_is_the_same_from_the_stored_view(certified: Result, tmp_path: Pa
 def test_names_of_states_are_data(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Markup of the terminal, of mathtext and of pages, escape sequences, and letters that turn a line around."""
     assert (
-        run_command_line(["explore", "odd_envs:Named-v0", "--radius", "8", "--budget", "4000", "--out", str(tmp_path)])
+        run_command_line(
+            ["explore", "failing_envs:Named-v0", "--radius", "8", "--budget", "4000", "--out", str(tmp_path)]
+        )
         == 3
     )
     page = own_part(tmp_path / "report.html")
@@ -262,7 +264,7 @@ def test_what_an_environment_prints_is_not_in_the_json(tmp_path: Path, capfd: py
     folder = str(tmp_path)
     assert (
         run_command_line(
-            ["explore", "odd_envs:Chatty-v0", "--radius", "6", "--budget", "500", "--out", folder, "--json"]
+            ["explore", "failing_envs:Chatty-v0", "--radius", "6", "--budget", "500", "--out", folder, "--json"]
         )
         == 3
     )

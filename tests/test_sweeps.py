@@ -96,7 +96,7 @@ def up(model, x, f, top, exact):
     return (1 - q) * inside + q * top
 
 
-def lower_twin(model, V, exact):
+def lower_reference(model, V, exact):
     """One sweep of lemma 5, in place."""
     V, policy = V.copy(), np.full(V.shape, -1)
     for s in ORDER:
@@ -109,7 +109,7 @@ def lower_twin(model, V, exact):
     return V, policy
 
 
-def upper_twin(model, Y, best, exact):
+def upper_reference(model, Y, best, exact):
     """One sweep of lemma 6, in place; the dual is tried for the best action by its closed form."""
     Y, best = Y.copy(), best.copy()
     top = np.minimum(CAP, 1 + Y[model.start])
@@ -151,9 +151,9 @@ def test_lower_sweep(seed, exact):
     model, (V, _, column) = random_model(seed), start(seed)
     policy = np.full(V.shape, -1, np.int16)
     for _ in range(3):
-        twin, actions = lower_twin(model, V, exact)
+        reference, actions = lower_reference(model, V, exact)
         sweeps.improve_lower_bounds(model, block(column, exact), V, policy)
-        np.testing.assert_allclose(V, twin, atol=1e-12)
+        np.testing.assert_allclose(V, reference, atol=1e-12)
         inside = actions >= 0
         np.testing.assert_array_equal(policy[inside], actions[inside])
 
@@ -162,7 +162,7 @@ def test_lower_sweep(seed, exact):
 def test_lower_sweep_where_all_successors_are_known(seed):
     model, (V, _, column) = known_model(seed), start(seed)
     policy = np.full(V.shape, -1, np.int16)
-    least, most = (lower_twin(model, V, exact)[0] for exact in (False, True))
+    least, most = (lower_reference(model, V, exact)[0] for exact in (False, True))
     searched = V.copy()
     sweeps.improve_lower_bounds(model, block(column, True), searched, policy)
     sweeps.improve_lower_bounds(model, block(column, False), V, policy)
@@ -176,9 +176,9 @@ def test_upper_sweep(seed):
     model, (_, Y, column) = random_model(seed), start(seed)
     best = np.full(Y.shape, A, np.int16)
     for _ in range(3):
-        twin, actions = upper_twin(model, Y, best, exact=False)
+        reference, actions = upper_reference(model, Y, best, exact=False)
         sweeps.improve_upper_bounds(model, block(column, False), Y, best)
-        np.testing.assert_allclose(Y, twin, atol=1e-12)
+        np.testing.assert_allclose(Y, reference, atol=1e-12)
         np.testing.assert_array_equal(best, actions)
 
 
@@ -187,7 +187,7 @@ def test_exact_upper_sweep(seed):
     """A few Newton steps lead to a t between that of the closed form and the best one."""
     model, (_, Y, column) = random_model(seed), start(seed)
     best = np.full(Y.shape, A, np.int16)
-    least, most = (upper_twin(model, Y, best, exact)[0] for exact in (True, False))
+    least, most = (upper_reference(model, Y, best, exact)[0] for exact in (True, False))
     sweeps.improve_upper_bounds(model, block(column, True), Y, best)
     assert (least - 1e-6 <= Y).all()
     assert (most + 1e-9 >= Y).all()
@@ -211,7 +211,7 @@ def test_a_goal_does_not_depend_on_its_company(seed):
         np.testing.assert_array_equal(actions[ORDER], action[ORDER][:, copies])
 
 
-def gap_twin(goal, model, V, Y, policy, all_seen):
+def gap_reference(goal, model, V, Y, policy, all_seen):
     """(gap, value, value anywhere) of lemmas 7 to 9, with dense rows over the seen states, zero at the goal."""
     states, first = list(ORDER), list(ORDER).index(model.start)
     place = {s: i for i, s in enumerate(states)}
@@ -325,8 +325,8 @@ def test_suboptimality():
         all_seen = seed % 3 == 0
         *found, chain = gaps.bound_suboptimality(ORDER, np.arange(S) == goal, model, V, Y, policy, all_seen, probe)
         if math.isfinite(found[0]):
-            twin = gap_twin(goal, model, V, Y, policy, all_seen)
-            np.testing.assert_allclose(found, twin, rtol=1e-7, atol=1e-9)
+            reference = gap_reference(goal, model, V, Y, policy, all_seen)
+            np.testing.assert_allclose(found, reference, rtol=1e-7, atol=1e-9)
             assert ((probe[ORDER] >= 0) | (ORDER == goal)).all()
             plan_probing_actions(ORDER, chain, model, probe, 4.0, 30)
             assert ((probe[ORDER] >= -1) & (probe[ORDER] <= A)).all()
@@ -334,6 +334,6 @@ def test_suboptimality():
             sharper += found[0] < 0.9 * (Y[1] - V[1])
         else:
             with pytest.raises((np.linalg.LinAlgError, AssertionError)):
-                assert gap_twin(goal, model, V, Y, policy, all_seen)[1] < gaps.MAX_VALUE_RATIO * CAP
+                assert gap_reference(goal, model, V, Y, policy, all_seen)[1] < gaps.MAX_VALUE_RATIO * CAP
     assert proper > 50
     assert sharper > 20

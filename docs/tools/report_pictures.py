@@ -3,7 +3,7 @@
     adagoal explore two-room --radius 40 --epsilon 1 --delta 0.1 --seed 0 --out build/demo
     python docs/tools/report_pictures.py build/demo docs/figures
 
-The other runs are made here, in two minutes. Needs Chromium, like tests/test_browser.py.
+The other runs are made here, in two minutes. Needs Chromium, like tests/test_report_in_browser.py.
 """
 
 from __future__ import annotations

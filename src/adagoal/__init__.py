@@ -13,10 +13,9 @@ if TYPE_CHECKING:
     from adagoal.api.certify import certify
     from adagoal.api.certify_data import certify_data
     from adagoal.api.env_check import Check, check_env
-    from adagoal.api.explore import audit, explore, transitions
+    from adagoal.api.explore import audit, explore, resume, transitions
     from adagoal.api.export import export
     from adagoal.api.policy_trials import Trial, play
-    from adagoal.api.saved_runs import load, resume
     from adagoal.api.train import train
     from adagoal.certification.certificate import Certification
     from adagoal.comparison.comparison_output import Comparison
@@ -27,7 +26,7 @@ if TYPE_CHECKING:
     from adagoal.envs.model import Model
     from adagoal.envs.state_machine import machine
     from adagoal.report.show import Page, plot, show
-    from adagoal.runs.result import Certificate, Result
+    from adagoal.runs.result import Certificate, Result, load
 
 __version__ = "0.2.0.dev0"
 __all__ = [
@@ -65,10 +64,9 @@ _MODULE_OF_NAME = {
         "api.certify": ["certify"],
         "api.certify_data": ["certify_data"],
         "api.env_check": ["Check", "check_env"],
-        "api.explore": ["audit", "explore", "transitions"],
+        "api.explore": ["audit", "explore", "resume", "transitions"],
         "api.export": ["export"],
         "api.policy_trials": ["Trial", "play"],
-        "api.saved_runs": ["load", "resume"],
         "api.train": ["train"],
         "comparison.comparison_output": ["Comparison"],
         "comparison.method_comparison": ["compare"],
@@ -79,7 +77,7 @@ _MODULE_OF_NAME = {
         "envs.model": ["Model"],
         "envs.state_machine": ["machine"],
         "report.show": ["Page", "plot", "show"],
-        "runs.result": ["Certificate", "Result"],
+        "runs.result": ["Certificate", "Result", "load"],
     }.items()
     for name in names
 }

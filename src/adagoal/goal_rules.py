@@ -274,7 +274,10 @@ def compute_weights(rule: GoalRule, known: GoalInfo) -> Floats:
         raise EnvironmentFailure(f"the rule raised {type(error).__name__}: {error}", name="goal_rule") from error
     # Written so that NaN fails: every comparison with NaN is false.
     if weights.shape != known.D.shape or not (weights.min(initial=np.inf) >= 0 and 0 < weights.sum() < np.inf):
-        raise InputError("a rule returns one finite weight >= 0 per goal, not all of them zero", name="goal_rule")
+        raise InputError(
+            f"a rule returns one finite weight >= 0 per goal, not all of them zero; got {weights!s:.60}",
+            name="goal_rule",
+        )
     return weights
 
 

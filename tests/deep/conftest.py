@@ -21,14 +21,14 @@ sys.path.append(str(Path(__file__).parents[1]))  # where the mutator of run fold
 @pytest.fixture(autouse=True)
 def no_video(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Render videos only in the tests of the page: each takes seconds."""
-    if request.module.__name__ != "test_page":
+    if request.module.__name__ != "test_training_page":
         monkeypatch.setattr("adagoal.report.training_video.write_video_strip", lambda record, env: None)
 
 
 @pytest.fixture(scope="session")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of a finished training (see ``small``), with two checkpoints; to be copied, not changed."""
-    from small import CONFIG
+    """The folder of a finished training (see ``small_training``), with two checkpoints; to be copied, not changed."""
+    from small_training import CONFIG
 
     from adagoal import train
 

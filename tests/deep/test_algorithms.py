@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import Array
-from small import TINY, load_policy
+from small_training import TINY, load_policy
 
 from adagoal import resume, train
 from adagoal.core.errors import InputError
@@ -74,7 +74,7 @@ def predicted_steps(layers: LayerWeights, inputs: Array) -> Array:
     return 1.0 + jax.nn.softplus(forward_mlp(layers, inputs, jax.nn.relu)[..., 0])
 
 
-def distance_and_error(config: Config, nets: Nets, obs_goal: Array, key: Array) -> tuple[Array, Array]:
+def distance_and_error(config: Config, nets: Nets, obs_goal: Array) -> tuple[Array, Array]:
     steps = jax.vmap(lambda layers: predicted_steps(layers, obs_goal))(nets.distances.online)
     return steps.mean(0), steps.std(0)
 

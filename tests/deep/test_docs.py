@@ -206,7 +206,7 @@ FIRST_FOUND = {
     "Stable-Baselines3": "sb3.html",
     "symbols": "theory.html#symbols",
     "lemma 12": "theory-sharper.html#lemma-12-hops",
-    "ray cluster": "experiments.html#on-a-cluster",
+    "ray cluster": "large.html#on-a-cluster",
 }
 
 

@@ -92,9 +92,7 @@ def test_normaliser_is_the_weighted_mean_and_deviation() -> None:
 
 def fresh(config: Config) -> learner.LearnerState:
     """A run that has learnt nothing."""
-    state: learner.LearnerState = jax.tree.map(
-        lambda leaf: leaf[0], learner.init_learner_states([config], SIZES, np.zeros((1, 1, 2)))
-    )
+    state: learner.LearnerState = jax.tree.map(lambda leaf: leaf[0], learner.init_learner_states([config], SIZES))
     return state
 
 
@@ -200,7 +198,7 @@ def test_a_cycle_learns_the_same_alone_and_beside_others(algorithm: str) -> None
     new = jax.tree.map(lambda part: jnp.stack([part, part]), episodes(16, 0))
     both: learner.LearnerState = jax.tree.map(lambda *leaves: jnp.stack(leaves), *states)
     together, _ = learner.compile_cycle(configs, SIZES)(both, learner.per_run_hyperparameters(configs), new)
-    one = learner.init_learner_states(configs[1:2], SIZES, np.zeros((1, 1, 2)))
+    one = learner.init_learner_states(configs[1:2], SIZES)
     key = np.array(one.key)
     alone, _ = learner.compile_cycle(configs[1:], SIZES)(
         one, learner.per_run_hyperparameters(configs[1:]), jax.tree.map(lambda part: part[1:], new)

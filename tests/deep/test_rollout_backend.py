@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from small import TINY
+from small_training import TINY
 
 import adagoal
 from adagoal.core.errors import InputError, Status

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from small import CONFIG
+from small_training import CONFIG
 
 from adagoal import resume, train
 from adagoal.cli.main import run_command_line

@@ -11,7 +11,7 @@ import pytest
 import torch
 from gymnasium import spaces
 from stable_baselines3 import DDPG, TD3
-from test_sb3 import chooser, made
+from test_sb3_goal_rules import chooser, made, wide
 
 from adagoal.sb3 import NormalisedFeatures
 
@@ -71,5 +71,15 @@ def test_a_radius_that_grows_is_asked_at_every_choice() -> None:
 
 
 def test_it_needs_no_jax() -> None:
-    code = "import sys; from adagoal.sb3 import ChooseGoals, ChosenGoal, EnsembleTD3; assert 'jax' not in sys.modules"
+    code = "import sys; from adagoal.sb3 import ChooseGoals, NormalisedFeatures; assert 'jax' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_to_choose_goals_teaches_the_normaliser_nothing() -> None:
+    networks = {"net_arch": [16, 16], "n_critics": 2, "features_extractor_class": NormalisedFeatures}
+    model, callback = made(TD3, policy_kwargs=networks), chooser()
+    model.learn(50, callback=callback)  # before the first update
+    start = {name: np.repeat(value[:1], 5, 0) for name, value in model._last_obs.items()}
+    callback._distance_and_error(start, wide(np.random.default_rng(0), 5))
+    assert float(model.critic.features_extractor.running_weight) == 0.0
+    assert float(model.actor.features_extractor.running_weight) == 0.0

@@ -31,9 +31,8 @@ from adagoal.deep.env_inspection import GoalSampler, inspect_env
 from adagoal.deep.goal_envs import EnvDimensions, EnvSource, GoalEnv
 from adagoal.deep.policy import GoalPolicy
 from adagoal.deep.training import TrainingObserver
-from adagoal.runs.folder_reader import RunKind
 from adagoal.runs.job import SaveFiles, save_or_rescue
-from adagoal.runs.run_folder import open_locked_folder
+from adagoal.runs.run_folder import RunKind, open_locked_folder
 from adagoal.runs.train_result import TrainResult
 from adagoal.runs.training_session import TrainingLimits, resume_training, start_training
 

@@ -33,9 +33,8 @@ from adagoal.settings.fields import check_arguments, document_settings
 from adagoal.settings.training import ClaimSettings, TrainingOptions
 
 if TYPE_CHECKING:
-    from adagoal.runs.folder_reader import SavedRun
-    from adagoal.runs.train_result import TrainResult
-    from adagoal.runs.training_files import TrainingRecord
+    from adagoal.runs.run_folder import SavedRun
+    from adagoal.runs.train_result import TrainingRecord, TrainResult
 
 CERTIFICATE_FILE = "certificate.json"
 SAVE_SECONDS = 20.0  # between two saves of a certification with a folder
@@ -280,8 +279,8 @@ def _load_trained_policy(
     training: str | Path | TrainResult | GoalPolicy, run: int, env: Any, trust: bool
 ) -> tuple[GoalPolicy, int, str, EnvSource, dict[str, Any]]:
     """Return a policy, its horizon, its test goals, its environment, and where the policy comes from."""
-    from adagoal.runs import training_files
-    from adagoal.runs.folder_reader import read_saved_run
+    from adagoal.runs import train_result
+    from adagoal.runs.run_folder import read_saved_run
     from adagoal.runs.train_result import TrainResult
 
     call = "adagoal.certify({}, env=...)"
@@ -295,8 +294,8 @@ def _load_trained_policy(
 
     # Both files in one read, so a save in between cannot mix the settings and the policy of two moments.
     def read(saved: SavedRun) -> tuple[TrainingRecord, GoalPolicy]:
-        record = training_files.read_training_record(saved)
-        return record, training_files.read_policy(saved, record, run)
+        record = train_result.read_training_record(saved)
+        return record, train_result.read_policy(saved, record, run)
 
     record, policy = read_saved_run(check_folder_path("policy", training), read)
     source, config = record.env_source(env, trust, call), record.configs[run]

@@ -12,7 +12,7 @@ import importlib.util
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any, NamedTuple
 
 import gymnasium
@@ -48,6 +48,11 @@ MAX_NEW_STATE_SHARE = 0.5  # new states per step of a random walk, above which t
 DEFAULT_HORIZON = 100  # steps of an episode without a time limit; also the length of a repeated walk
 
 
+def _shown(label: str, default: Any = None, format: str = "") -> Any:
+    """Declare a property that the text of a check shows under this label, unless it has its default."""
+    return field(default=default, metadata={"label": label, "format": format})
+
+
 @dataclass
 class Check:
     """Properties of an environment. None: not tried, or not applicable."""
@@ -57,25 +62,25 @@ class Check:
     void: list[str] = field(default_factory=list)  # what would void the certificates of a run
     warnings: list[str] = field(default_factory=list)
     plan: list[str] = field(default_factory=list)  # what a run will do with the environment
-    known_model: bool | None = None  # the exact model is known, so a result can be audited
-    n_actions: int | None = None
-    observations: str | None = None
-    n_states: int | None = None  # declared number of states, with a virtual start
-    fixed_start: bool | None = None  # all resets led to one state
-    seed_decides: bool | None = None  # the same seed gave the same steps twice
-    one_generator: bool | None = None  # all randomness is in np_random, so a run can be resumed bit for bit
-    in_space: bool | None = None  # all observations were in their space
-    goal_size: int | None = None  # numbers in a goal, if the environment is goal-conditioned: then it is for training
-    reached_within: float | None = None  # distance at which a goal counts as reached
-    takes_goals: bool | None = None  # the environment accepts a goal
+    n_actions: int | None = _shown("actions")
+    observations: str | None = _shown("observations")
+    n_states: int | None = _shown("states declared")  # with a virtual start
+    known_model: bool | None = _shown("exact model known")  # so a result can be audited
+    fixed_start: bool | None = _shown("fixed start")  # all resets led to one state
+    seed_decides: bool | None = _shown("same seed, same steps")  # tried twice
+    one_generator: bool | None = _shown("randomness is np_random")  # so a run can be resumed bit for bit
+    in_space: bool | None = _shown("observations in space")
+    goal_size: int | None = _shown("numbers in a goal")  # if it is goal-conditioned: then it is for training
+    reached_within: float | None = _shown("reached within", format="g")  # distance
+    takes_goals: bool | None = _shown("accepts goals")
     memory: int | None = None  # bytes that training of the default length needs at most, without rollout workers
-    time_limit: int | None = None
-    action_masks: bool | None = None
-    steps: int = 0
-    steps_per_second: float | None = None
-    states_met: int | None = None
-    ends_met: int | None = None  # terminal states among the states met
-    printed: int = 0  # lines that the environment printed
+    time_limit: int | None = _shown("time limit")
+    action_masks: bool | None = _shown("action masks")
+    steps: int = _shown("steps tried", 0, ",")
+    steps_per_second: float | None = _shown("steps a second", format=",.0f")
+    states_met: int | None = _shown("states met")
+    ends_met: int | None = _shown("terminal states")  # among the states met
+    printed: int = _shown("lines printed", 0)  # by the environment
 
     @property
     def ok(self) -> bool:
@@ -94,31 +99,12 @@ class Check:
     def __str__(self) -> str:
         use = "can explore it" if self.goal_size is None else "can train a policy on it"
         verdict = "cannot use it" if self.errors else f"{use}, but its certificates would be void" if self.void else use
-        properties = {
-            "actions": self.n_actions,
-            "observations": self.observations,
-            "states declared": self.n_states,
-            "exact model known": self.known_model,
-            "fixed start": self.fixed_start,
-            "same seed, same steps": self.seed_decides,
-            "randomness is np_random": self.one_generator,
-            "observations in space": self.in_space,
-            "numbers in a goal": self.goal_size,
-            "reached within": None if self.reached_within is None else f"{self.reached_within:g}",
-            "accepts goals": self.takes_goals,
-            "time limit": self.time_limit,
-            "action masks": self.action_masks,
-            "steps tried": f"{self.steps:,}" if self.steps else None,
-            "steps a second": None if self.steps_per_second is None else f"{self.steps_per_second:,.0f}",
-            "states met": self.states_met,
-            "terminal states": self.ends_met,
-            "lines printed": self.printed or None,
-        }
-        words = {True: "yes", False: "no"}
         lines = [f"{self.env}: adagoal {verdict}"]
-        for name, value in properties.items():
-            if value is not None:
-                lines.append(f"  {name:<25}{words[value] if isinstance(value, bool) else value}")
+        for declared in fields(self):
+            value = getattr(self, declared.name)
+            if declared.metadata and value != declared.default:
+                text = ("no", "yes")[value] if isinstance(value, bool) else format(value, declared.metadata["format"])
+                lines.append(f"  {declared.metadata['label']:<25}{text}")
         kind = "A run" if self.goal_size is None else "Training"
         parts = ((kind, self.plan), ("warning:", self.warnings), ("void:", self.void), ("error:", self.errors))
         return "\n".join([*lines, *(f"{word} {line}" for word, texts in parts for line in texts)])

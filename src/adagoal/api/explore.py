@@ -1,14 +1,14 @@
-"""Explore an environment, resume an exploration, read its steps, and audit its result."""
+"""Explore an environment, resume a run, read the steps of an exploration, and audit its result."""
 
 from __future__ import annotations
 
 import contextlib
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from shlex import quote
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -21,7 +21,8 @@ from adagoal.core.environment import TabularEnv
 from adagoal.core.errors import OBJECT_ENV_PREFIX, InputError, RunWarning
 from adagoal.core.exploration_run import RunObserver
 from adagoal.core.goal_space import StoredLabeler
-from adagoal.core.tabular_policy import Policy, renumber_policies
+from adagoal.core.tabular_policy import Policy
+from adagoal.core.types import Longs
 from adagoal.core.user_code import is_file_spec
 from adagoal.envs import model_sources, registry
 from adagoal.envs.gym_adapter import GymAdapter, StartSeed
@@ -33,7 +34,6 @@ from adagoal.exact.audit import Audit, audit_policies, audit_probabilities
 from adagoal.parallel.worker_process import exit_if_reimported
 from adagoal.runs.exploration_files import RUN_CHECKPOINT_SCHEMA
 from adagoal.runs.exploration_session import ExplorationSession
-from adagoal.runs.folder_reader import RunKind, SavedRun, no_run, read_saved_run, require_run_folder
 from adagoal.runs.progress_display import ExplorationProgress, observe_with_display
 from adagoal.runs.result import (
     Result,
@@ -46,11 +46,24 @@ from adagoal.runs.result import (
     require_exploration,
     settings_from_json,
 )
-from adagoal.runs.run_folder import RunFolder, open_locked_folder
+from adagoal.runs.run_folder import (
+    RunFolder,
+    RunKind,
+    SavedRun,
+    is_training_folder,
+    no_run,
+    open_locked_folder,
+    read_saved_run,
+    require_run_folder,
+)
 from adagoal.settings.exploration import ExecutionOptions, ExplorationSettings
 from adagoal.settings.fields import check_arguments, document_settings
 from adagoal.settings.goal_spec import GoalsArgument as Goals
 from adagoal.settings.goal_spec import avoided_states, parse_avoid, parse_goals, resolve_goals_on_resume
+
+if TYPE_CHECKING:
+    from adagoal.deep.rollouts import RolloutFactory
+    from adagoal.runs.train_result import TrainResult
 
 EnvArgument = registry.EnvLike | registry.GymVectorEnv
 EnvOverride = EnvArgument | None  # the environment of a run, given again; None if the folder names it
@@ -240,28 +253,68 @@ def _began_with_data(saved: SavedRun) -> bool:
     return any(DATA_WARNING in line for line in load_result(saved.path).warnings)
 
 
-def resume_exploration(
+def resume(
     path: str | Path,
     budget: int | None = None,
     *,
     env: EnvOverride = None,
     goal_rule: str | goal_rules.GoalRule | None = None,
-    goals: Goals | None = None,
     trust: bool = False,
     step_timeout: float | None = None,
-    engine: str = "local",
-    address: str | None = None,
     progress: bool | None = None,
-    observe: RunObserver | None = None,
-) -> Result:
-    """Resume an exploration; see :func:`adagoal.resume` for the arguments."""
+    observe: Callable[[Any], bool | None] | None = None,
+    goals: Goals | None = None,
+    engine: str | None = None,
+    address: str | None = None,
+    set_goal: Callable[[Any, Any], None] | None = None,
+    workers: int | None = None,
+    minutes: float | None = None,
+    checkpoint_every: int | None = None,
+    tensorboard: str | Path | None = None,
+    make_rollouts: RolloutFactory | None = None,
+) -> Result | TrainResult:
+    """Resume a run that was killed, interrupted or ran out of budget. The result is as if it had not stopped.
+
+    One exception: the budget of an exploration ends a rollout early, so a run that continues after it plans at other
+    moments. Its result is as valid, with other numbers.
+
+    Parameters
+    ----------
+    path: the folder of the run.
+    budget: new limit on the steps, those done included; by default the old one.
+    env, goal_rule, goals, set_goal: what the run was given as an object or a function must be given again. Code that
+        only the folder names (an environment ``module:Id``, a rule ``FILE.py:FUNCTION``, goals ``FILE.py:NAME``) runs
+        if it is named again here, or with ``trust``.
+    step_timeout, progress, observe: as for :func:`adagoal.explore` and :func:`adagoal.train`.
+    engine, address: for explorations, where the workers run; they change no number.
+    workers, minutes, checkpoint_every, tensorboard, make_rollouts: for training runs, as for :func:`adagoal.train`.
+
+    Examples
+    --------
+    >>> short = adagoal.explore("chain", radius=2, env_args={"n_states": 3}, budget=20, out="runs/chain")
+    >>> str(short.status), str(adagoal.resume("runs/chain", budget=10_000).status)
+    ('budget', 'certified')
+    """
+    folder = require_run_folder(path)
+    of_explorations = {"goals": goals, "engine": engine, "address": address}
+    of_training: dict[str, Any] = {"set_goal": set_goal, "workers": workers, "minutes": minutes}
+    of_training |= {"checkpoint_every": checkpoint_every, "tensorboard": tensorboard, "make_rollouts": make_rollouts}
+    # Options of the other kind are refused: ignoring them would leave the caller with a run that was not asked for.
+    if is_training_folder(folder):
+        from adagoal.api.train import resume_training
+
+        _refuse_options(of_explorations, "is for explorations; this run is training")
+        given = {name: value for name, value in of_training.items() if value is not None}
+        given |= {"env": env, "goal_rule": goal_rule, "trust": trust, "step_timeout": step_timeout}
+        return resume_training(folder, budget, progress=progress, observe=observe, **given)
+    _refuse_options(of_training, "is for training runs; this is an exploration")
     # Before the lock, which the run that started this process holds.
     exit_if_reimported()
-    with open_locked_folder(require_run_folder(path), RunKind.EXPLORATION) as folder, contextlib.ExitStack() as stack:
-        saved = folder.saved_run
+    with open_locked_folder(folder, RunKind.EXPLORATION) as held, contextlib.ExitStack() as stack:
+        saved = held.saved_run
         if saved is None:
-            raise no_run(folder.path)
-        placement = step_timeout, engine, address
+            raise no_run(held.path)
+        placement = step_timeout, engine or "local", address
         session = _restore_session(saved, budget, env, goal_rule, goals, trust, placement, stack)
         # A run that records its steps must go on recording: a log with a gap would no longer match the counts.
         if session.transitions_file in saved.result_files():
@@ -269,7 +322,13 @@ def resume_exploration(
             with _report_misfit(saved.path / session.transitions_file, "not of this run"):
                 session.record_transitions(steps)
         with observe_with_display(lambda: ExplorationProgress(session.setting.budget), progress, observe) as observer:
-            return session.run_to_end(folder, observer)
+            return session.run_to_end(held, observer)
+
+
+def _refuse_options(options: dict[str, Any], reason: str) -> None:
+    for name, value in options.items():
+        if value is not None:
+            raise InputError(reason, name)
 
 
 @contextlib.contextmanager
@@ -402,84 +461,59 @@ def audit(result: Result, env: EnvOverride = None, *, trust: bool = False) -> Au
     if model is None:
         name = setting.env if env is None else env
         raise InputError(f"audit: the exact model of {name} is not known; use a built-in or a toy-text environment")
-    if result.is_from_data:
-        return _audit_data(result, model)
-    sizes = result.arrays["policy"].shape[2], result.reset_action
-    same_states = numbers_states_as_met(result) or sizes[0] == model.n_states
-    if (not same_states or sizes[1] != model.n_actions) and result.goals:
-        raise InputError(
-            f"audit: the result is about {sizes[0]} states and {sizes[1]} actions, "
-            f"the model has {model.n_states} and {model.n_actions}"
-        )
-    if setting.within is not None and setting.probability is not None:
-        return _audit_probabilities(result, model, setting.within, setting.probability)
-    # A method without a guarantee has estimates, not bounds that an audit could refute.
-    proven = result.certificates if result.guarantee else {}
-    policies = {g: result.policy(g) for g in result.goals}
-    if numbers_states_as_met(result) and result.goal_names is None:
-        # The audit reports the numbers of the model.
-        states = find_model_states(result, model.n_states)
-        policies = renumber_policies(policies, states, model.n_states)
-        proven = {int(states[g]): certificate for g, certificate in proven.items()}
-    lower, upper = ({g: c[i] for g, c in proven.items()} for i in (0, 1))
-    return audit_policies(
-        *(model, policies, policies, result.radius, setting.epsilon),
-        goal_space=setting.goal_space if result.goal_names is None else None,
-        lower=lower,
-        upper=upper,
-        sets=None if result.goal_names is None else {g: result.members(g) for g in range(len(result.goal_names))},
-        names=result.goal_names or (),
-    )
-
-
-def _audit_probabilities(result: Result, model: TabularMDP, within: int, probability: float) -> Audit:
-    numbers = range(model.n_states) if result.goal_names is None else range(len(result.goal_names))
-    chosen = None if result.goal_names is not None else result.setting.goal_space
-    return audit_probabilities(
-        *(
-            model,
-            result.goals,
-            {g: result.policy(g) for g in result.goals},
-            within,
-            probability,
-            result.setting.epsilon,
-        ),
-        avoid=avoided_states(result.setting.avoid or (), model.n_states, model.labels, model.sets),
-        certificates=result.certificates,
-        space={
-            g: g if result.goal_names is None else result.members(g) for g in (numbers if chosen is None else chosen)
-        },
-        names=result.goal_names or (),
-    )
-
-
-def _audit_data(result: Result, model: TabularMDP) -> Audit:
-    """Audit a result of :func:`adagoal.certify_data`, whose states and actions are those of the data."""
-    labels, actions = result.view.labels, result.view.actions
-    if len(labels) != result.n_states or len(actions) != result.reset_action:
-        raise InputError("audit: the result does not name all states and actions of its data")
-    state_of = [_find_in_model(label, model.labels, model.n_states, "state", model) for label in labels]
-    action_of = [_find_in_model(name, (), model.n_actions, "action", model) for name in actions] + [model.n_actions]
-    if state_of[result.view.start or 0] != model.start:
-        raise InputError(f"audit: the data start in {labels[result.view.start or 0]}, the model in state {model.start}")
+    states, actions = _find_numbers_in_model(result, model)
+    are_sets, names = result.goal_names is not None, result.goal_names or ()
     policies = {}
     for goal in result.goals:
-        # The policy of a certificate resets in states that the data do not have.
-        table = np.full((1, model.n_states), model.n_actions, np.int16)
-        table[:, state_of] = np.array(action_of)[result.policy(goal).actions]
-        policies[goal] = Policy(goal, table, model.n_actions)
-    are_sets = result.goal_names is not None
-    number = {g: g if are_sets else state_of[g] for g in result.certificates}
-    sets = {g: [state_of[s] for s in result.members(g)] for g in result.certificates} if are_sets else None
+        # The policy of a certificate resets in states that the run or the data do not have.
+        own = result.policy(goal).actions
+        table = np.full((len(own), model.n_states), model.n_actions, np.int16)
+        table[:, states] = actions[own[:, : len(states)]]
+        number = goal if are_sets else int(states[goal])
+        policies[number] = Policy(number, table, model.n_actions)
+    chosen = None if are_sets or setting.goal_space is None else states[list(setting.goal_space)].tolist()
+    if setting.within is not None and setting.probability is not None:
+        numbers = range(len(names)) if are_sets else chosen or range(model.n_states)
+        return audit_probabilities(
+            *(model, policies, policies, setting.within, setting.probability, setting.epsilon),
+            avoid=avoided_states(setting.avoid or (), model.n_states, model.labels, model.sets),
+            certificates=result.certificates,
+            space={g: result.members(g) if are_sets else g for g in numbers},
+            names=names,
+        )
+    # A method without a guarantee has estimates, not bounds that an audit could refute.
+    proven = {g if are_sets else int(states[g]): c for g, c in result.certificates.items() if result.guarantee}
+    listed = result.certificates if result.is_from_data else range(len(names))
     return audit_policies(
-        *(model, [number[g] for g in result.goals], {number[g]: policy for g, policy in policies.items()}),
-        *(result.radius, result.setting.epsilon),
-        goal_space=None if result.setting.goal_space is None else [state_of[g] for g in result.setting.goal_space],
-        lower={number[g]: c.lower for g, c in result.certificates.items()},
-        upper={number[g]: c.upper for g, c in result.certificates.items()},
-        sets=sets,
-        names=result.goal_names or (),
+        *(model, policies, policies, result.radius, setting.epsilon),
+        goal_space=chosen,
+        lower={g: c.lower for g, c in proven.items()},
+        upper={g: c.upper for g, c in proven.items()},
+        sets={g: states[result.members(g)].tolist() for g in listed} if are_sets else None,
+        names=names,
     )
+
+
+def _find_numbers_in_model(result: Result, model: TabularMDP) -> tuple[Longs, Longs]:
+    """Return the numbers in a model of the states of a result, and of its actions with the reset."""
+    labels, names, start = result.view.labels, result.view.actions, result.view.start or 0
+    if result.is_from_data:
+        if len(labels) != result.n_states or len(names) != result.reset_action:
+            raise InputError("audit: the result does not name all states and actions of its data")
+        states = [_find_in_model(label, model.labels, model.n_states, "state", model) for label in labels]
+        actions = [_find_in_model(name, (), model.n_actions, "action", model) for name in names]
+        if states[start] != model.start:
+            raise InputError(f"audit: the data start in {labels[start]}, the model in state {model.start}")
+        return np.array(states), np.array([*actions, model.n_actions])
+    n_states, n_actions = result.arrays["policy"].shape[2], result.reset_action
+    as_met = numbers_states_as_met(result)
+    if n_actions != model.n_actions or not (as_met or n_states == model.n_states):
+        raise InputError(
+            f"audit: the result is about {n_states} states and {n_actions} actions, "
+            f"the model has {model.n_states} and {model.n_actions}"
+        )
+    found = find_model_states(result, n_states=model.n_states) if as_met else np.arange(n_states)
+    return found, np.arange(n_actions + 1)
 
 
 def _find_in_model(name: str, labels: Sequence[str], size: int, kind: str, model: TabularMDP) -> int:

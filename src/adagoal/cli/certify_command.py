@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from adagoal.cli import options
-from adagoal.cli.options import setting_options, skip_drawing_on_interrupt
-from adagoal.cli.terminal_text import echo_wrapped
+from adagoal.cli.options import echo_wrapped, setting_options, skip_drawing_on_interrupt
 from adagoal.core.errors import InputError, Status
 from adagoal.core.user_code import is_file_spec, load_from_file, stdout_to_stderr
 from adagoal.settings.exploration import ExecutionOptions

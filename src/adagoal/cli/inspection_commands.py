@@ -18,10 +18,9 @@ import click
 
 from adagoal.cli import options
 from adagoal.cli.main import parameter_spelling
-from adagoal.cli.options import setting_options
-from adagoal.cli.terminal_text import draw_bars, echo_headline, echo_wrapped, exploration_lines
+from adagoal.cli.options import draw_bars, echo_headline, echo_wrapped, exploration_lines, setting_options
 from adagoal.core.errors import InputError, Status
-from adagoal.runs.folder_reader import find_saved_run, is_training_folder, no_run, read_saved_run
+from adagoal.runs.run_folder import find_saved_run, is_training_folder, no_run, read_saved_run
 from adagoal.settings.exploration import ExecutionOptions, ExplorationSettings
 
 if TYPE_CHECKING:
@@ -55,7 +54,7 @@ def show(folder: Path, top: int, open_page: bool) -> None:
 
 
 def _show_training(folder: Path) -> None:
-    from adagoal.runs.training_files import read_training_record
+    from adagoal.runs.train_result import read_training_record
 
     record = read_saved_run(folder, read_training_record)
     for config, curve in zip(record.configs, record.learning_curves, strict=True):
@@ -133,11 +132,8 @@ class LivePublisher:
 
 
 @contextlib.contextmanager
-def observe_with_live_page(live: bool, folder: Path, inner: RunObserver) -> Iterator[RunObserver]:
-    """Yield the observer of a run; if ``live``, serve its page during the block and publish results to it."""
-    if not live:
-        yield inner
-        return
+def observe_with_live_page(folder: Path, inner: RunObserver) -> Iterator[RunObserver]:
+    """Serve the page of a run during the block; yield an observer that publishes results to it."""
     from adagoal.report.live_server import serve_report
 
     observer = LivePublisher(folder, inner)

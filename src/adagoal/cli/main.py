@@ -106,7 +106,7 @@ class LazyGroup(OrderedGroup):
 
 COMMANDS = {
     "explore": ("run_commands", "Find the goals within a radius, with policies and certificates."),
-    "certify-data": ("data_command", "Certify goals from recorded transitions, without a step."),
+    "certify-data": ("run_commands", "Certify goals from recorded transitions, without a step."),
     "resume": ("run_commands", "Resume an interrupted run."),
     "audit": ("run_commands", "Check a run exactly against the known model."),
     "play": ("run_commands", "Play the policies of a run, and compare measured steps with their certificates."),
@@ -228,9 +228,14 @@ def run_command_line(
         return _print_error(error.format_message().rstrip(".") + where)
     except click.ClickException as error:
         return _print_error(error.format_message())
-    except (KeyboardInterrupt, click.Abort):
-        click.echo("interrupted", err=True)
-        return errors.ExitCode.INTERRUPTED
+    except (KeyboardInterrupt, click.Abort) as error:
+        # click raises its own exception from that of Python
+        notes = getattr(error.__cause__ or error, "__notes__", ())
+        click.echo(": ".join(["interrupted", *notes]), err=True)
+        return errors.ExitCode.UNFINISHED if notes else errors.ExitCode.INTERRUPTED
+    except errors.UnfinishedError as error:
+        _print_error(str(error), error)
+        return errors.ExitCode.UNFINISHED
     # a full disk or missing permissions are no bugs of ours, so they get no traceback
     except OSError as error:
         text = f"{error.filename}: {error.strerror}" if error.filename is not None else str(error)

@@ -1,10 +1,11 @@
-"""``adagoal explore``, ``resume``, ``audit``, ``play``, ``report`` and ``envs``."""
+"""``adagoal explore``, ``certify-data``, ``resume``, ``audit``, ``play``, ``report`` and ``envs``."""
 
 from __future__ import annotations
 
 import json
 import math
 from collections.abc import Mapping
+from contextlib import nullcontext
 from dataclasses import asdict
 from pathlib import Path
 from shlex import quote
@@ -13,14 +14,20 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from adagoal.cli import options
-from adagoal.cli.options import setting_options, skip_drawing_on_interrupt
-from adagoal.cli.terminal_text import echo_headline, echo_wrapped, exploration_lines
+from adagoal.cli.options import (
+    echo_headline,
+    echo_wrapped,
+    exploration_lines,
+    setting_options,
+    skip_drawing_on_interrupt,
+)
 from adagoal.core import errors
 from adagoal.core.argument_checks import parse_key_value
 from adagoal.core.errors import InputError
 from adagoal.core.user_code import stdout_to_stderr
-from adagoal.runs.folder_reader import is_training_folder
+from adagoal.runs.run_folder import is_training_folder
 from adagoal.settings.exploration import ExecutionOptions, ExplorationSettings
+from adagoal.settings.training import TrainingOptions
 
 # Commands import these in their functions, because --help should not wait for Numba.
 if TYPE_CHECKING:
@@ -34,11 +41,11 @@ LONG_AUDIT_SIZE = 10**6
 @click.command(
     cls=options.GroupedCommand,
     groups={
-        "Problem": "radius within probability avoid epsilon delta method method_args constants seed budget data",
+        "Problem": "radius epsilon delta within probability avoid method seed budget",
         "Goals": "goal_rule goals",
-        "Environment": "env_args model_constants start start_seed max_states step_timeout",
-        "Execution": "workers engine address estimate live",
-        "Output": "out overwrite record as_json quiet help",
+        "Environment": "env_args max_states",
+        "Execution": "workers",
+        "Output": "out overwrite quiet help help_all",
     },
     epilog="Example: adagoal explore two-room --radius 40 --epsilon 1 --delta 0.1 --seed 0 --out runs/rooms",
 )
@@ -68,6 +75,7 @@ LONG_AUDIT_SIZE = 10**6
 @click.option("--live", is_flag=True, help="Serve a live report of the run, and print its address.")
 @options.json_option
 @options.quiet_option
+@options.help_all_option
 def explore(
     constants: str | None,
     out: Path | None,
@@ -103,7 +111,7 @@ def explore(
         # an environment may print, and standard output is for the result alone
         stdout_to_stderr(),
         ExplorationProgress(given["budget"], quiet) as progress,
-        observe_with_live_page(live, folder.absolute(), progress) as observer,
+        observe_with_live_page(folder.absolute(), progress) if live else nullcontext(progress) as observer,
     ):
         estimator = CostEstimator(observer)
         result = api.explore(**given, out=folder, observe=estimator if estimate else observer)
@@ -129,32 +137,29 @@ def _folder_options(given: Mapping[str, Any]) -> dict[str, Any]:
 @click.option("--goal-rule", help="The goal rule, if the folder names a file (FILE.py:FUNCTION).")
 @click.option("--goals", help="The goals, if the folder names a file (FILE.py:NAME).")
 @options.trust_option
-@setting_options(ExecutionOptions, "step_timeout", "engine", "address")
+@setting_options(ExecutionOptions, "step_timeout", "engine", "address", default=None)
+@setting_options(
+    TrainingOptions, "workers", "minutes", "checkpoint_every", "tensorboard", prefix="Training: ", default=None
+)
 @options.json_option
 @options.quiet_option
 def resume(folder: Path, budget: int | None, as_json: bool, quiet: bool, **given: Any) -> None:
     """Resume the exploration or training run in DIR. The result is as if the run had never stopped."""
-    if is_training_folder(folder):
-        from adagoal.cli.training_commands import resume_training
+    is_training = is_training_folder(folder)
+    if not is_training:
+        options.announce_compilation(quiet)
+    from adagoal.api.explore import resume as resume_run
+    from adagoal.runs.progress_display import ExplorationProgress, TrainingProgress
 
-        _refuse_for_training(
-            engine=given.pop("engine") != "local", address=given.pop("address"), goals=given.pop("goals")
-        )
-        resume_training(folder, as_json=as_json, quiet=quiet, budget=budget, **given)
-        return
-    options.announce_compilation(quiet)
-    from adagoal.api import explore as api
-    from adagoal.runs.progress_display import ExplorationProgress
+    display = TrainingProgress(quiet) if is_training else ExplorationProgress(budget, quiet)
+    with stdout_to_stderr(), display as progress:
+        result: Any = resume_run(folder, budget, observe=progress, **given)
+    if is_training:
+        from adagoal.cli.training_commands import report_training
 
-    with stdout_to_stderr(), ExplorationProgress(budget, quiet) as progress:
-        result = api.resume_exploration(folder, budget, observe=progress, **given)
-    report_result(result, folder, as_json)
-
-
-def _refuse_for_training(**typed: Any) -> None:
-    for name, value in typed.items():
-        if value:
-            raise InputError("works for explorations only, and the folder is one of adagoal train; leave it out", name)
+        report_training(result, folder, as_json)
+    else:
+        report_result(result, folder, as_json)
 
 
 @click.command(epilog="Example: adagoal audit runs/two-room")
@@ -209,7 +214,9 @@ def play(folder: Path, as_json: bool, **given: Any) -> None:
     if is_training_folder(folder):
         from adagoal.cli.training_commands import evaluate
 
-        _refuse_for_training(**{name: given.pop(name) for name in ("goals", "step_timeout")})
+        for name in ("goals", "step_timeout"):
+            if given.pop(name):
+                raise InputError("works for explorations only, and this run is training; leave it out", name)
         click.get_current_context().invoke(evaluate, folder=folder, as_json=as_json, **given)
         return
     from rich.console import Console
@@ -310,3 +317,56 @@ def report_result(result: Result, folder: Path, as_json: bool, estimate: CostEst
             click.echo(f"resume with: {resume_command(result, folder)}")
     if result.status.exit_code:
         raise click.exceptions.Exit(result.status.exit_code)
+
+
+MAX_PAIRS = 10  # pairs to try next that are printed
+
+
+def _parse_columns(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> dict[str, str]:
+    for value in values:
+        if "=" not in value:
+            raise InputError(f"must look like state=NAME, got {value!r}", param.name)
+    return dict(value.split("=", 1) for value in values)
+
+
+@click.command(name="certify-data", epilog="Example: adagoal certify-data lake.csv --radius 10 --start 0 --n-states 16")
+@click.argument("data", metavar="FILE")
+@setting_options(ExplorationSettings, "radius", required=True, metavar="L", help="L >= 1, in expected steps.")
+@setting_options(ExplorationSettings, "epsilon", "delta")
+@click.option(
+    "--start", metavar="STATE", help="State to which the reset leads.  [default: the state in which episodes begin]"
+)
+@click.option("--actions", type=options.NAMES, help="All actions, if some are not in the file.")
+@click.option("--reset-action", metavar="ACTION", help="The action that stands for the reset.")
+@click.option(
+    "--column", "columns", multiple=True, metavar="COLUMN=NAME", callback=_parse_columns,
+    help="Name of a column in the file, as in next_state=s2; repeatable.",
+)  # fmt: skip
+@click.option("--n-states", type=options.INTEGER, help="Bound on the number of states, seen or not.  [default: 10000]")
+@click.option("--branching", type=options.INTEGER, help="No pair has more than this many successors, if you know it.")
+@setting_options(ExecutionOptions, "out", help="Folder of the result.  [default: runs/FILE-radius-L]")
+@options.json_option
+def certify_data(data: str, out: Path | None, as_json: bool, **given: Any) -> None:
+    """Certify which goals can be reached within a radius from the transitions in FILE alone, without a step.
+
+    FILE is a CSV file with the columns state, action, next_state and, if known, terminated and episode; an event log
+    with the columns case and activity; or minari:ID. Anybody may have chosen the actions, but no transition may be left
+    out because of its outcome. Exit code 0: certified; 3: some goals are open, and the pairs to try next are listed; 4:
+    void, a check that the certificates rest on has failed.
+    """
+    from adagoal.api import certify_data as api
+
+    defaults = {parameter.name: parameter.default for parameter in click.get_current_context().command.params}
+    named = {name: value for name, value in given.items() if value not in (None, {}, defaults[name])}
+    folder = out or options.default_run_folder(Path(data).stem, named)
+    result = api.certify_data(data, **given, out=folder)
+    rows = [] if as_json else result.pairs_to_try()
+    try:
+        report_result(result, folder, as_json)
+    finally:
+        for row in rows[:MAX_PAIRS]:
+            click.echo(
+                f"try next: {row['action']} in {row['state']}, about {row['more']:,} times ({row['tries']:,} so far)"
+            )
+        if len(rows) > MAX_PAIRS:
+            click.echo(f"... and {len(rows) - MAX_PAIRS} more pairs: result.pairs_to_try() lists all")

@@ -8,7 +8,6 @@ from shlex import quote
 from typing import TYPE_CHECKING, Any
 
 import click
-from click.core import ParameterSource
 
 from adagoal.cli import options
 from adagoal.cli.certify_command import (
@@ -38,12 +37,12 @@ config_names = tuple(name for name in declared_settings(Config) if name != "env"
     groups={
         "Problem": "recipe steps seed seeds until",
         "Goals": "goal_rule radius train_goals test_goals",
-        "Execution": "workers minutes folder",
+        "Execution": "workers minutes",
         "Output": "out overwrite as_json quiet help help_all",
     },
     epilog="Example: adagoal train FetchPush-v4 --train-goals scale=10 --test-goals scale=1 --seed 0 --out runs/push",
 )
-@click.argument("env", metavar="[ENV]", required=False, type=options.ENV)
+@options.env_argument
 @click.option(
     "--recipe",
     type=click.Choice([AUTO_RECIPE, *sorted(RECIPES)]),
@@ -57,37 +56,17 @@ config_names = tuple(name for name in declared_settings(Config) if name != "env"
 @setting_options(TrainingOptions)
 @setting_options(ExecutionOptions, "out", help="Folder of the run.  [default: runs/ENV-OPTION-VALUE...]")
 @setting_options(ExecutionOptions, "overwrite", "step_timeout")
-@click.option("--resume", "folder", type=click.Path(path_type=Path, file_okay=False),
-              help="Resume the run in this folder, as adagoal resume does.")  # fmt: skip
-@options.trust_option
 @setting_options(ClaimSettings, *CLAIM_OPTIONS, prefix="With --until certified: ", default=None)
 @options.quiet_option
 @options.json_option
 @options.help_all_option
-def train(
-    env: str | None,
-    recipe: str,
-    out: Path | None,
-    overwrite: bool,
-    folder: Path | None,
-    trust: bool,
-    quiet: bool,
-    as_json: bool,
-    **given: Any,
-) -> None:
+def train(env: str, recipe: str, out: Path | None, overwrite: bool, quiet: bool, as_json: bool, **given: Any) -> None:
     """Train a goal-conditioned policy on ENV with adaptive goals (an ensemble of critics, with hindsight).
 
     ENV is a Gymnasium id with goal-conditioned observations (FetchReach-v4, FetchPush-v4,
     FetchPickAndPlace-v4, PointMaze_UMaze-v3, AntMaze_UMaze-v5, ...), module:Id, or point-mass.
     """
     given = {name: value for name, value in given.items() if value is not None}
-    if folder is not None:
-        resume_training(folder, as_json=as_json, quiet=quiet, env=env, trust=trust, **_take_resume_options(given))
-        return
-    if trust:
-        raise InputError("works with --resume only; a new run may always import the code that you name", name="trust")
-    if env is None:
-        raise InputError("missing; for example FetchReach-v4, FetchPush-v4 or point-mass", name="env")
     from adagoal.api.train import train as start_training
     from adagoal.deep import require_deep_extra
 
@@ -110,34 +89,6 @@ def _folder_options(env: str, recipe: str, resolved: str, given: dict[str, Any])
     named |= {"recipe": recipe} if recipe != AUTO_RECIPE else {}
     named |= {"seeds": given["seeds"]} if given["seeds"] != 1 else {}
     return named | {name: given[name] for name in ("until", *CLAIM_OPTIONS) if name in given}
-
-
-def _take_resume_options(given: dict[str, Any]) -> dict[str, Any]:
-    """Return the arguments of a resumed run; refuse options whose values its folder stores."""
-    accepted = {"steps", "goal_rule", "workers", "minutes", "checkpoint_every", "step_timeout", "tensorboard"}
-    context = click.get_current_context()
-    for parameter in context.command.params:
-        # options with a default always have a value, so only click knows which were typed
-        typed = context.get_parameter_source(parameter.name or "") is ParameterSource.COMMANDLINE
-        if typed and parameter.name not in accepted | {"folder", "env", "trust", "quiet", "as_json"}:
-            text = "cannot be combined with --resume, which uses the settings of the folder; --steps is accepted"
-            raise InputError(text, name=parameter.name)
-    taken = {name: given[name] for name in accepted if name in given}
-    budget = taken.pop("steps", None)
-    return {**taken, "budget": budget}
-
-
-def resume_training(folder: Path, *, as_json: bool, quiet: bool = False, **given: Any) -> None:
-    """Resume the training run in a folder and report; ``given`` are arguments of :func:`adagoal.resume`."""
-    from adagoal.api.train import resume_training as resume
-    from adagoal.deep import require_deep_extra
-
-    require_deep_extra()
-    from adagoal.runs.progress_display import TrainingProgress
-
-    with stdout_to_stderr(), TrainingProgress(quiet) as progress:
-        trained = resume(folder, observe=progress, **given)
-    report_training(trained, folder, as_json)
 
 
 def report_training(trained: TrainResult, folder: Path, as_json: bool) -> None:

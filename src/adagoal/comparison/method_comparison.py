@@ -22,8 +22,16 @@ from typing import Any
 from adagoal import goal_rules, methods, parallel
 from adagoal.api.explore import audit
 from adagoal.comparison.comparison_output import AnytimeAuditor, Comparison, live_score_table, make_error_plots
-from adagoal.comparison.experiment import Experiment, ExperimentOptions, ExperimentReport, RunOutcome
-from adagoal.comparison.experiment_runner import ExperimentProgress, collect_outcomes, run_experiment, run_settings
+from adagoal.comparison.experiment import (
+    Experiment,
+    ExperimentOptions,
+    ExperimentProgress,
+    ExperimentReport,
+    RunOutcome,
+    collect_outcomes,
+    run_experiment,
+    run_settings,
+)
 from adagoal.core.argument_checks import check_folder_path, parse_key_value, refuse_unknown_arguments
 from adagoal.core.errors import InputError
 from adagoal.core.file_io import read_json
@@ -83,14 +91,14 @@ def build_settings(
     settings, parsed_goals = [], parse_goals(goals)
     plurals = {"method": "methods", "method_args": "methods", "goal_rule": "goal_rules"}
     common |= {"goal_space": parsed_goals.states, "goal_sets": parsed_goals.description}
-    choices = [parse_method_spec(spec) for spec in method_specs]
+    choices = [parse_method_spec(spec) for spec in dict.fromkeys(method_specs)]
     names = [method for method, _ in choices]
     for env, options in worlds.items():
         _require_known_model(env, options.get("env_args", {}))
         world, _ = registry.make_single_env(env, options.get("env_args", {}), None, None)
         for method, arguments in zip(names, methods.apply_constants(constants, choices), strict=True):
             # A method without goal rules would give the same run for every rule.
-            for rule in rules if methods.find_method(method).uses_goal_rule else rules[:1]:
+            for rule in dict.fromkeys(rules) if methods.find_method(method).uses_goal_rule else rules[:1]:
                 choice: dict[str, Any] = {"env": env, "method": method, "method_args": arguments, "goal_rule": rule}
                 runs = [ExplorationSettings(**choice, **options, **common, seed=seed + i) for i in range(seeds)]
                 # Report bad input before the first run, not after hours.
@@ -302,7 +310,7 @@ def _as_names(argument: str, names: Any) -> tuple[str, ...]:
     listed = (names,) if isinstance(names, str) else tuple(names) if isinstance(names, Sequence) else ()
     if not listed or not all(isinstance(name, str) for name in listed):
         raise InputError(f"must be one or more names, got {names!r}", argument)
-    return tuple(dict.fromkeys(listed))
+    return listed
 
 
 def _as_numbers(numbers: Any) -> tuple[Any, ...]:

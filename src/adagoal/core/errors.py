@@ -42,6 +42,10 @@ class EnvironmentFailure(InputError):
     """
 
 
+class UnfinishedError(RuntimeError):
+    """Some of several runs could not be made; the others are saved."""
+
+
 def to_single_line(text: object, max_length: int = 60) -> str:
     """Return text from outside as one printable line."""
     try:

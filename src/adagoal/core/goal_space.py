@@ -108,7 +108,10 @@ class GoalSpace:
         # The proofs need a fixed function V*_g for every goal. A random or stateful labeler has none, and a second call
         # detects most of them.
         if self._labeler(state, observation, label) != goals:
-            raise InputError(f"the same observation belonged to {goals} in one call and not in the next", "goals")
+            raise InputError(
+                f"the same observation belonged to {goals} in one call and not in the next; use a function of it alone",
+                "goals",
+            )
         self.grow_states(state + 1)
         for name in goals:
             if name not in self._number_of_name:
@@ -123,7 +126,7 @@ class GoalSpace:
         """Declare that all states were added, so no other goal exists; return the names of goals without a state."""
         members = np.bincount(self.goals_of_states[self.goals_of_states >= 0], minlength=len(self.names or ()))
         if not members.any():
-            raise InputError("no state belongs to any of the goals", "goals")
+            raise InputError("no state belongs to any of the goals; give other goals", "goals")
         self._discovers_goals, self._is_final, self.members_complete = False, True, True
         # The members are known before the first step, so the union of lemma 1 is over the goals that have any.
         self.goal_bound = int((members > 0).sum())
@@ -240,7 +243,7 @@ class PredicateLabeler:
                 text = f"must be names with functions, or with lists of states; got {name!r}: {given!r}"
                 raise InputError(text, "goals")
             if not callable(given) and len(given) == 0:
-                raise InputError(f"the goal {name!r} has no states", "goals")
+                raise InputError(f"the goal {name!r} has no states; give it one, or leave it out", "goals")
         self.names = tuple(predicates)
         self._predicates = dict(predicates)
 

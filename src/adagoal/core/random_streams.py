@@ -23,7 +23,6 @@ class StreamPurpose(IntEnum):
     TRIAL = 4
     INITIAL_WEIGHTS = 5
     UPDATES = 6
-    NORMALISER_GOALS = 7
     TRAINING_EPISODE = 8  # cycle, slot, round
     TEST_EPISODE = 9  # cycle, slot, round
     TRAINING_GOALS = 10  # cycle

@@ -70,7 +70,9 @@ def load_plugin(group: str, name: str, argument: str) -> Any | None:
     packages = sorted({point.dist.name if point.dist is not None else point.value for point in points})
     # The order of entry points is that of sys.path, so taking the first would depend on the installation.
     if len(packages) > 1:
-        raise InputError(f"{name!r} is declared by several packages: {', '.join(packages)}", argument)
+        raise InputError(
+            f"{name!r} is declared by several packages: {', '.join(packages)}; uninstall all but one", argument
+        )
     try:
         return points[0].load()
     except (Exception, SystemExit) as error:

@@ -43,7 +43,7 @@ class Algorithm(Protocol):
         networks that only serve :meth:`distance_and_error` need no update.
         """
 
-    def distance_and_error(self, config: Config, nets: Any, obs_goal: Array, key: Array) -> tuple[Array, Array]:
+    def distance_and_error(self, config: Config, nets: Any, obs_goal: Array) -> tuple[Array, Array]:
         """D in steps and E, each ``[...]``, for network inputs ``[..., O + G]``."""
 
     def actor_layers(self, nets: Any) -> LayerWeights:

@@ -99,9 +99,9 @@ class Config:
     )
     normaliser: str = setting_field(
         "achieved",
-        "Data of the goal normaliser: achieved goals, relabelled goals (reference HER), or a fixed sample of test "
-        "goals. Goals are clipped at 5 of its standard deviations.",
-        choices=("achieved", "relabelled", "fixed"),
+        "Data of the goal normaliser: achieved goals, or relabelled goals (reference HER). Goals are clipped at 5 of "
+        "its standard deviations.",
+        choices=("achieved", "relabelled"),
         per_run=True,
     )
 
@@ -115,11 +115,6 @@ class Config:
     )
     ensemble_relabel: float = setting_field(
         0.8, "Share of hindsight goals for the separate ensemble; 0: none (VDS).", low=0, high=1, per_run=True
-    )
-    value_action: str = setting_field(
-        "policy",
-        "Evaluate the ensemble at the policy's action (VDS), or at the best sample.",
-        choices=("policy", "min"),
     )
 
     eval_every: int = setting_field(
@@ -274,7 +269,7 @@ def describe_auto_recipe(requested: str, resolved: str) -> str:
 def check_shared_program(configs: Sequence[Config]) -> None:
     """Refuse runs that cannot share one compiled program, or whose goal rules cannot be used."""
     if isinstance(configs, Config) or not configs or not all(isinstance(config, Config) for config in configs):
-        raise InputError("must be a list of one or more Config", name="configs")
+        raise InputError(f"must be a list of one or more Config, got {configs!r:.60}", name="configs")
     # other settings are compiled into the program: shapes, numbers of updates, the algorithm
     first = configs[0].to_json()
     for config in configs[1:]:

@@ -116,12 +116,12 @@ def update_ensemble(
     return fitted, {"ensemble_loss": loss.mean()}
 
 
-def distance_and_error(config: Config, nets: DDPGNetworks, obs_goal: Array, key: Array) -> tuple[Array, Array]:
+def distance_and_error(config: Config, nets: DDPGNetworks, obs_goal: Array) -> tuple[Array, Array]:
     """D and sigma of the ensemble."""
     assert nets.ensemble is not None
     # plain ReLU: the critics of the reference HER have no layer normalisation
     action = policy_actions(nets.actor.online, obs_goal)
-    return networks.ensemble_distance_and_error(config, nets.ensemble.online, jax.nn.relu, obs_goal, action, key)
+    return networks.ensemble_distance_and_error(config, nets.ensemble.online, jax.nn.relu, obs_goal, action)
 
 
 def actor_layers(nets: DDPGNetworks) -> LayerWeights:

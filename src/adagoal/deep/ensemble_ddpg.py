@@ -96,10 +96,10 @@ def update_agent(
     return EnsembleNetworks(actor, critics), {"actor_loss": actor_value, "critic_loss": critic_loss.mean()}
 
 
-def distance_and_error(config: Config, nets: EnsembleNetworks, obs_goal: Array, key: Array) -> tuple[Array, Array]:
+def distance_and_error(config: Config, nets: EnsembleNetworks, obs_goal: Array) -> tuple[Array, Array]:
     """D and sigma of the critics."""
     action = policy_actions(nets.actor.online, obs_goal)
-    return networks.ensemble_distance_and_error(config, nets.critics.online, critic_activation, obs_goal, action, key)
+    return networks.ensemble_distance_and_error(config, nets.critics.online, critic_activation, obs_goal, action)
 
 
 def actor_layers(nets: EnsembleNetworks) -> LayerWeights:

@@ -57,9 +57,9 @@ def parse_goal_space(name: str, text: str) -> dict[str, float]:
         except ValueError:
             raise InputError(f"{key} needs a number, got {value!r}", name=name) from None
     if not 0.0 < options.get("scale", 1.0) <= 1000.0:
-        raise InputError("scale must lie in (0, 1000]", name=name)
+        raise InputError(f"scale must lie in (0, 1000], got {options['scale']:g}", name=name)
     if not 0.0 <= options.get("air", 0.0) <= 1.0:
-        raise InputError("air must lie in [0, 1]", name=name)
+        raise InputError(f"air must lie in [0, 1], got {options['air']:g}", name=name)
     return options
 
 
@@ -73,7 +73,7 @@ def make_goal_sampler(env: Any, name: str, text: str) -> GoalSampler:
     core = env.unwrapped
     fetch = inherits_method(env, KnownClass.FETCH, "_sample_goal")
     if "air" in options and not (fetch and core.has_object):
-        raise InputError("air is for Fetch environments with an object", name=name)
+        raise InputError("air is for Fetch environments with an object; leave it out", name=name)
     if fetch:
         return fetch_goal_sampler(core, scale, options.get("air", 0.5 if core.target_in_the_air else 0.0))
     if inherits_method(env, KnownClass.MAZE, "generate_target_goal"):
@@ -379,5 +379,7 @@ def _check_goal_is_taken(env: Any, source: EnvSource, own: Floats) -> bool:
         seen, *_ = env.step(((box.low + box.high) / 2).astype(box.dtype))
         taken = bool(np.allclose(flatten_numbers(seen["desired_goal"]), other, atol=1e-5))
     if source.pickled_set_goal is not None and not taken:
-        raise InputError(f"{source.name} does not show the goal that it was given as desired_goal", name="set_goal")
+        raise InputError(
+            f"{source.name} does not show the goal that was set as desired_goal; give another set_goal", name="set_goal"
+        )
     return taken

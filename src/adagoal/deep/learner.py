@@ -17,7 +17,6 @@ import numpy as np
 from jax import Array
 
 from adagoal.core.random_streams import StreamPurpose, jax_key_data, random_stream
-from adagoal.core.types import Floats
 from adagoal.deep import algorithms, networks, replay_buffer, value_formulas
 from adagoal.deep.config import CONTACT_DISTANCE, Config
 from adagoal.deep.goal_envs import EnvDimensions
@@ -47,19 +46,17 @@ class LearnerState(NamedTuple):
 def per_run_hyperparameters(configs: Sequence[Config]) -> RunHyperparameters:
     """Settings ``[S]`` that are declared ``per_run``, and the shares with which the goal normaliser sees goals."""
     names = [name for name, about in declared_settings(Config).items() if about.per_run and about.kinds == (float,)]
-    # "fixed" is a weight of 0, not another program: runs with different normalisers can train together
+    # a weight, not another program: runs with different normalisers can train together
     achieved = [c.relabel if c.normaliser == "relabelled" else 1.0 for c in configs]
-    running = [c.normaliser != "fixed" for c in configs]
     return {name: jnp.array([float(getattr(c, name)) for c in configs]) for name in names} | {
-        "see_achieved": jnp.array([share * r for share, r in zip(achieved, running, strict=True)]),
-        "see_desired": jnp.array([(1.0 - share) * r for share, r in zip(achieved, running, strict=True)]),
+        "see_achieved": jnp.array(achieved),
+        "see_desired": jnp.array([1.0 - share for share in achieved]),
     }
 
 
-def init_learner_states(configs: Sequence[Config], sizes: EnvDimensions, test_goals: Floats) -> LearnerState:
-    """Initial states of S runs with a leading axis S; ``test_goals [S, n, G]`` set fixed goal normalisers."""
-    rngs = [random_stream(config.seed, StreamPurpose.INITIAL_WEIGHTS) for config in configs]
-    runs = [_init_run_state(c, sizes, goals, rng) for c, goals, rng in zip(configs, test_goals, rngs, strict=True)]
+def init_learner_states(configs: Sequence[Config], sizes: EnvDimensions) -> LearnerState:
+    """Initial states of S runs with a leading axis S."""
+    runs = [_init_run_state(c, sizes, random_stream(c.seed, StreamPurpose.INITIAL_WEIGHTS)) for c in configs]
     # NumPy makes networks and moments. The device makes the replay buffer, so its gigabytes are never copied.
     stacked = jax.device_put(jax.tree.map(lambda *leaves: np.stack(leaves), *runs))
     shape = len(configs), configs[0].replay_capacity
@@ -74,23 +71,18 @@ def learner_state_shapes(configs: Sequence[Config], sizes: EnvDimensions) -> Lea
         def uniform(self, low: float, high: float, shape: tuple[int, ...]) -> Array:
             return jnp.zeros(shape)
 
-    rng, no_goals = cast(Any, ZeroGenerator()), np.zeros((1, sizes.goal))
-    one = jax.eval_shape(lambda: _init_run_state(configs[0], sizes, no_goals, rng))
+    rng = cast(Any, ZeroGenerator())
+    one = jax.eval_shape(lambda: _init_run_state(configs[0], sizes, rng))
     stack = lambda leaf: jnp.broadcast_to(leaf, (len(configs), *leaf.shape))  # noqa: E731
     stacked = jax.eval_shape(lambda parts: jax.tree.map(stack, parts), one)
     shape = len(configs), configs[0].replay_capacity
     return LearnerState(**stacked, replay=jax.eval_shape(lambda: replay_buffer.empty_replay_buffer(shape, sizes)))
 
 
-def _init_run_state(
-    config: Config, sizes: EnvDimensions, test_goals: Floats, rng: np.random.Generator
-) -> dict[str, Any]:
-    goals = networks.empty_moments(sizes.goal)
-    if config.normaliser == "fixed":
-        goals = networks.merge_moments(goals, jnp.asarray(test_goals, jnp.float32), jnp.ones(len(test_goals)))
+def _init_run_state(config: Config, sizes: EnvDimensions, rng: np.random.Generator) -> dict[str, Any]:
     return {
         "nets": algorithms.load_algorithm(config.algorithm).init_networks(config, sizes, rng),
-        "normalisers": Normalisers(networks.empty_moments(sizes.observation), goals),
+        "normalisers": Normalisers(*(networks.empty_moments(size) for size in (sizes.observation, sizes.goal))),
         "key": jax_key_data(config.seed, StreamPurpose.UPDATES),
     }
 
@@ -136,9 +128,10 @@ def estimate_goal_values(
 ) -> tuple[Array, Array, Array]:
     """D in steps, E, and the density of achieved goals, each ``[B, N]``: starts ``[B, O]``, goals ``[B, N, G]``."""
     starts = jnp.broadcast_to(start[:, None], (*goal.shape[:2], start.shape[-1]))
-    value_key, density_key = jax.random.split(key)
     algorithm = algorithms.load_algorithm(config.algorithm)
-    D, E = algorithm.distance_and_error(config, state.nets, state.normalisers.network_inputs(starts, goal), value_key)
+    D, E = algorithm.distance_and_error(config, state.nets, state.normalisers.network_inputs(starts, goal))
+    # the other half of the key is free for algorithms whose D and E are random
+    density_key = jax.random.split(key)[1]
     return D, E, _achieved_goal_density(state, goal, density_key) if with_density else jnp.zeros(goal.shape[:2])
 
 

@@ -123,24 +123,12 @@ def fit_critic(
 
 
 def ensemble_distance_and_error(
-    config: Config, critics: LayerWeights, activation: ActivationFunction, obs_goal: Array, action: Array, key: Array
+    config: Config, critics: LayerWeights, activation: ActivationFunction, obs_goal: Array, action: Array
 ) -> tuple[Array, Array]:
-    """D in steps and sigma, each ``[...]``, of J stacked critics at the policy's actions ``[..., A]``.
-
-    With ``value_action="min"`` every critic takes the cheapest of the policy's action and random ones: the paper's
-    min_a.
-    """
-
-    def member_values(action: Array) -> Array:
-        return jax.vmap(lambda critic: q_values(critic, obs_goal, action, activation))(critics)
-
-    best = member_values(action)
-    if config.value_action == "min":
-        # An option for ablations: the cheapest of 17 actions was not better than the policy's (docs/results-deep.md).
-        for k in jax.random.split(key, 16):
-            other = jax.random.uniform(k, action.shape, minval=-1.0, maxval=1.0)
-            best = jnp.maximum(best, member_values(other))
-    return value_formulas.cost_to_steps(-best.mean(0), config.gamma, jnp), best.std(0)
+    """D in steps and sigma, each ``[...]``, of J stacked critics at the policy's actions ``[..., A]``."""
+    # The paper has min_a. The cheapest of 17 actions was not better than the policy's.
+    values = jax.vmap(lambda critic: q_values(critic, obs_goal, action, activation))(critics)
+    return value_formulas.cost_to_steps(-values.mean(0), config.gamma, jnp), values.std(0)
 
 
 def run_updates(

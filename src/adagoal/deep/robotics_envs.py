@@ -95,7 +95,7 @@ def make_fetch_step(core: Any) -> FetchStep:
     rebuilds arrays each time. This copy looks the ids up once, and leaves out goal and reward, which live outside of
     the environment here. Measured in November 2026 on one core: 1,280 instead of 860 steps/s for FetchPush, and 1,490
     instead of 1,020 for FetchReach. Environment steps are the bottleneck on machines with a GPU, so it is worth a copy.
-    ``tests/deep/test_fetch.py`` compares the two.
+    ``tests/deep/test_robotics_envs.py`` compares the two.
     """
     import mujoco
 

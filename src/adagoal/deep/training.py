@@ -25,7 +25,6 @@ from numpy.typing import NDArray
 from adagoal.core import compiled_code, file_formats
 from adagoal.core.errors import InputError, Status
 from adagoal.core.file_formats import COUNT_SCHEMA, ArraySpec, check_arrays, check_json_value, object_schema
-from adagoal.core.random_streams import StreamPurpose, random_stream
 from adagoal.core.types import Floats, Singles
 from adagoal.deep import learner, training_history, value_formulas
 from adagoal.deep.config import Config, check_shared_program
@@ -91,9 +90,7 @@ class Training:
         shapes = learner.learner_state_shapes(configs, self.sizes)
         self._compiled_learning = self._compile_in_threads(shapes)
         if saved is None:
-            rngs = [random_stream(config.seed, StreamPurpose.NORMALISER_GOALS) for config in configs]
-            test_goals = np.stack([sample(rng, 4096) for sample, rng in zip(test_samplers, rngs, strict=True)])
-            self.train_state = learner.init_learner_states(configs, self.sizes, test_goals)
+            self.train_state = learner.init_learner_states(configs, self.sizes)
         else:
             self._restore_state(shapes, *saved)
 

@@ -106,7 +106,7 @@ class LoggedEnv(BaseEnv):
         self, plan: ExplorationPlan, weights: Floats, counts: TransitionCounts, rng: Generator, limits: RolloutLimits
     ) -> RolloutOutcome:
         """Refuse: a log has no further steps."""
-        raise InputError(f"{self.name} is a log, which cannot be stepped", "env")
+        raise InputError(f"{self.name} is a log, which cannot be stepped; use adagoal.certify_data", "env")
 
     def assign_states_to_goals(self, space: GoalSpace) -> bool:
         """Add all states of the log; the observation is the state as the log has it."""

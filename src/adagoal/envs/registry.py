@@ -370,7 +370,9 @@ def _convert_package_errors(env: str, arguments: Mapping[str, Any]) -> Iterator[
         try:
             yield
         except (gymnasium.error.DependencyNotInstalled, ImportError) as error:
-            raise InputError(f"{env} needs a package that is not installed ({error})", "env") from None
+            raise InputError(
+                f"{env} needs a package that is not installed ({error}); install it first", "env"
+            ) from None
         except (KeyboardInterrupt, InputError):
             raise
         except BaseException as error:

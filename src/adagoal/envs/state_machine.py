@@ -326,7 +326,7 @@ def _parse_actions(actions: Any) -> list[Call]:
         raise InputError(f"there must be 1 to {MAX_ACTIONS} calls, got {len(calls)}", "actions")
     labels = [call.label for call in calls]
     if double := [label for label in labels if labels.count(label) > 1]:
-        raise InputError(f"{double[0]} is there twice", "actions")
+        raise InputError(f"{double[0]} is given twice; give it once", "actions")
     return calls
 
 

@@ -131,7 +131,9 @@ def _build_program(storm: Any, path: Path, constants: Mapping[str, Any]) -> tupl
             raise InputError(f"{path.name} has no open constant {name!r}; it needs {needed}", "env_args")
     missing = [name for name in open_constants if name not in constants]
     if missing:
-        raise InputError(f"{path.name} needs values of its constants {', '.join(missing)}", "env_args")
+        raise InputError(
+            f"{path.name} needs values of its constants {', '.join(missing)}; give {missing[0]}=...", "env_args"
+        )
     if constants:
         program, properties = storm.instantiate_constants(program, dict(constants), properties)
     targets: dict[str, Any] = {}

@@ -263,7 +263,7 @@ def to_target_goals(mdp: TabularMDP, goals: Sequence[GoalStates] | None) -> Targ
         return TargetGoals(mdp.n_states, np.arange(mdp.n_states)[:, None])
     sets = [list(goal) if isinstance(goal, Collection) else [goal] for goal in goals]
     if not all(0 <= state < mdp.n_states for members in sets for state in members):
-        raise InputError(f"must be states in 0..{mdp.n_states - 1}", name="goals")
+        raise InputError(f"must be states in 0..{mdp.n_states - 1}, got {sets}", name="goals")
     return TargetGoals(len(sets), memberships_from_sets(sets, mdp.n_states))
 
 

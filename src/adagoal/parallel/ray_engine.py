@@ -4,7 +4,7 @@ A task whose worker or machine dies is tried again on another machine. Every mac
 Python and Ray. Tasks that write files (checkpoints) need a folder that all machines share.
 
 **Security.** By default Ray does not authenticate: anyone who reaches a port of the cluster can run code there. This
-holds also for a cluster that the engine starts, which listens on all network interfaces (docs/experiments.md).
+holds also for a cluster that the engine starts, which listens on all network interfaces (docs/large.md).
 """
 
 from __future__ import annotations

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from multiprocessing.connection import wait
 from typing import Any, Protocol
 
+from adagoal.core.errors import UnfinishedError
 from adagoal.parallel.worker_process import FunctionCaller, WorkerDied, WorkerProcess, unwrap_reply
 
 # Per task. A task that loses this many workers probably needs more memory than there is.
@@ -36,7 +37,7 @@ class TaskInterrupted(Exception):
     """Raised by a task that was stopped from outside before it had an outcome; the task can be run again."""
 
 
-class WorkerLost(RuntimeError):
+class WorkerLost(UnfinishedError):
     """Some tasks were given up, because they lost :data:`MAX_ATTEMPTS` workers each."""
 
 

@@ -41,7 +41,7 @@ MAX_TABLE_ENTRIES = 2**31  # of a policy table: 4 GiB
 
 
 def rounding_margin(within: int, n_successors: int) -> float:
-    """Return a bound on the rounding error of the recursion over ``within`` steps (docs/probabilities.md, rounding).
+    """Return a bound on the rounding error of the recursion over ``within`` steps (docs/theory-more.md).
 
     Without it, probability 1 would ask for a U of exactly 1, and a sum of frequencies may be 1 - 1e-16.
 

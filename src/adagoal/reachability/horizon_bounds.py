@@ -1,6 +1,6 @@
 """Backward recursion over k steps: bounds on the largest probability of reaching a goal, for many goals at once.
 
-With t steps left, for a goal g and states that are neither in g nor to be avoided (docs/probabilities.md, lemma P2):
+With t steps left, for a goal g and states that are neither in g nor to be avoided (docs/theory-more.md, lemma P2):
 
     U_0 = W_0 = 1 on g and 0 elsewhere
     U_t(s) = max_a Up(U_{t-1}),    Up  = (1-q) min{ max f, m + sqrt(2 r Var) + r (max f - m) } + q

@@ -12,12 +12,11 @@ from adagoal.report import exploration_panels
 from adagoal.report.exploration_panels import ExplorationSource, guarantee_badge
 from adagoal.report.html_page import ReportPage, pack_data_block
 from adagoal.report.live_server import ReportSource
-from adagoal.runs import folder_reader
+from adagoal.runs import run_folder
 from adagoal.runs.exploration_files import StateMetadata
-from adagoal.runs.folder_reader import RunKind, SavedRun
 from adagoal.runs.job import request_stop
 from adagoal.runs.result import Result, load_result, require_exploration
-from adagoal.runs.run_folder import open_locked_folder
+from adagoal.runs.run_folder import RunKind, SavedRun, open_locked_folder
 
 if TYPE_CHECKING:
     from adagoal.api.explore import EnvOverride
@@ -115,14 +114,14 @@ class RunFolderSource(ExplorationReportSource):
         """Return the result of the last save. Requests come from several threads, so only one of them reads."""
         with self._lock:
             # The stamp comes first: if the run saves in between, the next request reads again.
-            stamp = str(folder_reader.last_commit_stamp(self.folder))
+            stamp = str(run_folder.last_commit_stamp(self.folder))
             if self._cached is None or self._cached[0] != stamp:
                 self._cached = stamp, self._read_source()
             return self._cached[1]
 
     def _read_source(self) -> ExplorationSource:
         # Reading a result takes less than restoring a run, which needs its environment and perhaps code to trust.
-        if folder_reader.read_saved_run(self.folder, _result_is_current):
+        if run_folder.read_saved_run(self.folder, _result_is_current):
             result = load_result(self.folder)
             return ExplorationSource(result, result.view, self.folder)
         # Learners and Gymnasium, which `adagoal report` does without, take a third of a second to import.

@@ -27,8 +27,8 @@ from urllib.parse import parse_qs, urlsplit
 from adagoal.core.errors import InputError
 from adagoal.core.file_io import is_folder_locked
 from adagoal.report.html_page import ReportPage
-from adagoal.runs.folder_reader import last_commit_stamp
 from adagoal.runs.job import request_stop
+from adagoal.runs.run_folder import last_commit_stamp
 
 
 class ReportSource:
@@ -59,7 +59,7 @@ class ReportSource:
 
     def pack_policy(self, goal: int) -> bytes:
         """Return the policy of a goal as a block of data."""
-        raise InputError("works for explorations only", "goal")
+        raise InputError("works for explorations only; leave it out", "goal")
 
     def request_stop(self) -> None:
         """Ask the run to stop after the current rollout."""
@@ -73,7 +73,7 @@ def serve_report(source: ReportSource, port: int = 0) -> Iterator[str]:
     try:
         server = _QuietServer((_QuietServer.host, port), _make_handler(source, token))
     except OSError as error:
-        raise InputError(f"{port} cannot be used ({error.strerror})", "port") from None
+        raise InputError(f"{port} cannot be used ({error.strerror}); give another one", "port") from None
     # An open connection must not keep the process alive.
     server.daemon_threads = True
     # shutdown() waits for the next poll, so the default of half a second would delay the end of a run.
@@ -145,7 +145,7 @@ def _make_handler(source: ReportSource, token: str) -> type[BaseHTTPRequestHandl
             number = query.get("goal", "")
             # isdigit alone accepts other scripts, and int() of a very long text takes long.
             if not (number.isascii() and number.isdigit() and len(number) < 12):
-                raise InputError("must be a goal of the run", "goal")
+                raise InputError(f"must be the number of a goal, got {number[:20]!r}", "goal")
             self._send(HTTPStatus.OK, source.pack_policy(int(number)), "application/octet-stream")
 
         def _stop(self, query: dict[str, str]) -> None:

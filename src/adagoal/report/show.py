@@ -20,9 +20,9 @@ from adagoal.report.curve_page import CurvePlot, curves_by_seed
 from adagoal.report.exploration_page import exploration_page
 from adagoal.report.exploration_panels import ExplorationSource
 from adagoal.report.html_page import Panel, PanelContent, ReportPage, render_macro
-from adagoal.runs.folder_reader import is_training_folder
 from adagoal.runs.result import Result, load_result
 from adagoal.runs.result_text import Headline
+from adagoal.runs.run_folder import is_training_folder
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

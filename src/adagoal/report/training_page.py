@@ -26,10 +26,9 @@ from adagoal.report.curve_page import Curve, CurvePlot, CurveSource
 from adagoal.report.html_page import Panel, PanelContent, ReportPage, render_macro
 from adagoal.report.live_server import ReportSource
 from adagoal.report.show import cells_panel
-from adagoal.runs import training_files as files
-from adagoal.runs.folder_reader import RunKind, SavedRun, read_saved_run
+from adagoal.runs import train_result as files
 from adagoal.runs.result_text import Headline, resume_training_command
-from adagoal.runs.run_folder import open_locked_folder
+from adagoal.runs.run_folder import RunKind, SavedRun, open_locked_folder, read_saved_run
 
 
 @dataclass(frozen=True)

@@ -19,8 +19,8 @@ from adagoal.core.errors import InputError
 from adagoal.core.file_io import write_atomically
 from adagoal.deep import env_inspection, goal_envs
 from adagoal.deep.goal_envs import flatten_numbers, unflatten_like
-from adagoal.runs import training_files as files
-from adagoal.runs.folder_reader import read_saved_run
+from adagoal.runs import train_result as files
+from adagoal.runs.run_folder import read_saved_run
 
 VIDEO_STRIP_FILE = "strip.png"
 N_FRAMES = 12

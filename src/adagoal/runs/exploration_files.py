@@ -22,7 +22,7 @@ from adagoal.core.goal_space import GoalSpace
 from adagoal.core.transition_data import TransitionCounts
 from adagoal.core.types import DIGEST_BYTES, CallTexts, GridLayout, resolve_number
 from adagoal.envs import observation_keys
-from adagoal.runs.folder_reader import MANIFEST_FORMAT, FolderFiles, RunKind
+from adagoal.runs.run_folder import MANIFEST_FORMAT, FolderFiles, RunKind
 from adagoal.settings.exploration import ExplorationSettings
 from adagoal.settings.fields import declared_settings, settings_json_schema
 

@@ -34,14 +34,21 @@ from adagoal.runs.exploration_files import (
     StateMetadata,
     read_state_metadata,
 )
-from adagoal.runs.folder_reader import MANIFEST_FORMAT, FolderFiles, RunKind, SavedRun, read_saved_run
-from adagoal.runs.result_text import Measure, measure_of, result_to_html
-from adagoal.runs.run_folder import open_locked_folder
-from adagoal.runs.script import most_likely_path, write_script
+from adagoal.runs.result_text import Measure, measure_of, most_likely_path, result_to_html, write_script
+from adagoal.runs.run_folder import (
+    MANIFEST_FORMAT,
+    FolderFiles,
+    RunKind,
+    SavedRun,
+    is_training_folder,
+    open_locked_folder,
+    read_saved_run,
+)
 from adagoal.settings.exploration import ExplorationSettings
 
 if TYPE_CHECKING:
     from adagoal.exact.audit import Audit
+    from adagoal.runs.train_result import TrainResult
 
 
 class Certificate(NamedTuple):
@@ -198,7 +205,7 @@ class Result:
         """
         number = self._goal_number(goal)
         if number not in self.certificates:
-            raise InputError(f"goal {goal} is not among the goals that were seen")
+            raise InputError(f"goal {goal} is not among the goals that were seen; result.table() lists them")
         return self.certificates[number]
 
     def error(self, goal: int | str) -> float:
@@ -215,7 +222,9 @@ class Result:
         """
         number = self._goal_number(goal)
         if number not in self.errors:
-            raise InputError(f"goal {goal} is not among the {len(self.goals)} goals of the result")
+            raise InputError(
+                f"goal {goal} is not among the {len(self.goals)} goals of the result; result.goals lists them"
+            )
         return self.errors[number]
 
     def policy(self, goal: int | str) -> Policy:
@@ -471,7 +480,7 @@ class Result:
             raise InputError("this result has no folder; explore with out=..., or load it from one", "run")
         saved = read_saved_run(self.folder, lambda saved: saved.result_files().load_json("result.json", RESULT_SCHEMA))
         if saved != json.loads(json.dumps(self.to_dict())):
-            raise InputError(f"{self.folder} holds another run by now", "run")
+            raise InputError(f"{self.folder} holds another run by now; load it again", "run")
         return self.folder
 
     def to_dict(self) -> dict[str, Any]:
@@ -558,8 +567,33 @@ def find_model_states(result: Result, n_states: int) -> Longs:
         if number is not None:
             states[number] = state
     if (states < 0).any():
-        raise InputError(f"the result is about other states than the {n_states} of the model")
+        raise InputError(
+            f"the result is about other states than the {n_states} of the model; give the model of the run"
+        )
     return states
+
+
+def load(path: str | Path) -> Result | TrainResult:
+    """Load a run: the :class:`Result` of an exploration, or the :class:`TrainResult` of training.
+
+    Nothing in the folder is executed, and no environment is made.
+
+    Parameters
+    ----------
+    path: the folder of the run.
+
+    Examples
+    --------
+    >>> adagoal.load(result.save("runs/grid")).goals == result.goals
+    True
+    """
+    folder = check_folder_path("path", path)
+    # Imported by kind, so loading an exploration does not import the packages of training.
+    if is_training_folder(folder):
+        from adagoal.runs.train_result import load_training
+
+        return load_training(folder)
+    return load_result(folder)
 
 
 def load_result(path: str | Path) -> Result:

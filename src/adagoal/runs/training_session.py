@@ -26,10 +26,9 @@ from adagoal.deep.rollouts import RolloutFactory, RolloutWorkers
 from adagoal.deep.training import Training, TrainingObserver, read_configs
 from adagoal.deep.training_history import TrainingHistory
 from adagoal.parallel.worker_process import exit_if_reimported
-from adagoal.runs import training_files as files
-from adagoal.runs.folder_reader import RunKind, SavedRun, no_run, require_run_folder
+from adagoal.runs import train_result as files
 from adagoal.runs.job import JobMonitor, SaveFiles, run_job
-from adagoal.runs.run_folder import RunFolder, open_locked_folder
+from adagoal.runs.run_folder import RunFolder, RunKind, SavedRun, no_run, open_locked_folder, require_run_folder
 from adagoal.runs.train_result import TrainResult
 from adagoal.settings.exploration import ExecutionOptions
 from adagoal.settings.fields import check_arguments, declared_settings
@@ -194,7 +193,7 @@ def start_training(
         return run_new(None)
     path = check_folder_path("out", out)
     if path.exists() and not path.is_dir():
-        raise InputError(f"{path} is not a folder", name="out")
+        raise InputError(f"{path} is not a folder; give another name", name="out")
     with open_locked_folder(path, RunKind.TRAINING) as folder:
         if overwrite:
             folder.start_new_run()

@@ -1,11 +1,10 @@
-"""Goal rules for Stable-Baselines3: a wrapper and a callback that choose the training goals, and a learner.
+"""Goal rules for Stable-Baselines3: a wrapper and a callback that choose the training goals.
 
     env = make_vec_env("FetchPush-v4", n_envs=8, wrapper_class=ChosenGoal)
-    model = TD3("MultiInputPolicy", env, replay_buffer_class=HerReplayBuffer)
-    model.learn(300_000, callback=ChooseGoals("adagoal-proportional", goals, radius=40))
+    model = TQC("MultiInputPolicy", env, replay_buffer_class=HerReplayBuffer)
+    model.learn(300_000, callback=ChooseGoals("adagoal-proportional", "scale=10", radius=40))
 
-``EnsembleTD3`` can replace TD3: it is the learner of :mod:`adagoal.deep`. ``StopWhenCertified`` ends training as soon
-as fresh rollouts certify the policy.
+``StopWhenCertified`` ends training as soon as fresh rollouts certify the policy.
 
 Needs the extra: ``pip install 'adagoal[sb3]'``. The wrapper alone does not import PyTorch.
 """
@@ -19,10 +18,10 @@ from adagoal.core.installation import require_package
 
 if TYPE_CHECKING:
     from adagoal.sb3.callbacks import ChooseGoals, StopWhenCertified
-    from adagoal.sb3.ensemble_td3 import EnsembleTD3, NormalisedFeatures
+    from adagoal.sb3.features import NormalisedFeatures
     from adagoal.sb3.goal_wrapper import ChosenGoal
 
-__all__ = ["ChooseGoals", "ChosenGoal", "EnsembleTD3", "NormalisedFeatures", "StopWhenCertified"]
+__all__ = ["ChooseGoals", "ChosenGoal", "NormalisedFeatures", "StopWhenCertified"]
 
 
 def __getattr__(name: str) -> Any:
@@ -33,4 +32,4 @@ def __getattr__(name: str) -> Any:
     # The wrapper must work without Stable-Baselines3: environment processes import it, and PyTorch takes seconds.
     if name != "ChosenGoal":
         require_package("stable_baselines3", "sb3", name)
-    return getattr(importlib.import_module(modules.get(name, "adagoal.sb3.ensemble_td3")), name)
+    return getattr(importlib.import_module(modules.get(name, "adagoal.sb3.features")), name)

@@ -38,8 +38,11 @@ from adagoal.core.errors import InputError, Status
 from adagoal.core.types import Floats
 from adagoal.deep import value_formulas
 from adagoal.deep.config import DECLARABLE_GOAL_FIELDS, KNOWN_GOAL_FIELDS, ONWARD_GOAL_FIELDS
+from adagoal.deep.env_inspection import parse_goal_space
 from adagoal.sb3.goal_wrapper import ChosenGoal, check_sparse_rewards
 
+# Goals of a goal space given as a text, from which candidates are drawn.
+MAX_DRAWN_GOALS = 100_000
 CandidateSampler = Callable[[np.random.Generator, int], ArrayLike]  # (rng, n) -> [n, G]
 
 
@@ -49,7 +52,8 @@ class ChooseGoals(BaseCallback):
     Parameters
     ----------
     rule: a rule of :mod:`adagoal.goal_rules` by name, ``FILE.py:FUNCTION``, or a function of a ``GoalInfo``.
-    goals: where candidates come from: a function ``(rng, n) -> [n, G]``, or an array ``[m, G]`` to draw from.
+    goals: where candidates come from: a function ``(rng, n) -> [n, G]``, an array ``[m, G]`` to draw from, or the text
+        of a goal space (``"scale=10"``; :mod:`adagoal.deep.env_inspection`), which suits files of settings.
     radius: L, in steps; or a function of the environment steps so far, for an L that grows.
     candidates: number of candidate goals of each episode.
     seed: of candidates and choices.
@@ -57,12 +61,15 @@ class ChooseGoals(BaseCallback):
     The environments must be wrapped in :class:`adagoal.sb3.ChosenGoal`. Rewards other than 0 and -1 are refused. A
     model without hindsight gets a warning. A rule that looks at E needs two critics or more: SAC, TD3 and TQC have two;
     ``policy_kwargs={"n_critics": 3}`` gives any of them more, DDPG included.
+
+    The logger of the model gets means over the episodes since its last output: ``goals/D`` and ``goals/E`` of the
+    chosen goals, ``goals/L``, and ``goals/reachable``, the share of candidates with D <= L.
     """
 
     def __init__(
         self,
         rule: str | goal_rules.GoalRule,
-        goals: CandidateSampler | ArrayLike,
+        goals: CandidateSampler | ArrayLike | str,
         *,
         radius: float | Callable[[int], float],
         candidates: int = 1000,
@@ -74,18 +81,25 @@ class ChooseGoals(BaseCallback):
         self.required_fields = goal_rules.required_fields(self.rule, KNOWN_GOAL_FIELDS)
         missing = self.required_fields - DECLARABLE_GOAL_FIELDS
         if missing:
-            raise InputError(f"needs {', '.join(sorted(missing))}, which is not known of continuous goals here", "rule")
+            raise InputError(
+                f"needs {', '.join(sorted(missing))}, which continuous goals do not have; choose another rule", "rule"
+            )
         if not callable(radius):
             check_number("radius", radius, 0.0, math.inf, closed="()")
         check_integer("candidates", candidates, 1, 1_000_000)
         check_integer("seed", seed, 0, 2**31 - 1)
-        self.sample_candidates, self.radius, self.candidates = _as_candidate_sampler(goals), radius, candidates
+        if isinstance(goals, str):
+            parse_goal_space("goals", goals)
+        elif not callable(goals):
+            goals = _check_goal_pool(goals)
+        self._goals, self.radius, self.candidates = goals, radius, candidates
         self.chosen_goals: list[Floats] = []  # goals of all episodes, in the order of their starts
         self._rng = np.random.default_rng(seed)
         self._recent_states = RecentStates(whole=bool(self.required_fields & ONWARD_GOAL_FIELDS))
 
     def _on_training_start(self) -> None:
         self._check_model()
+        self._sample_candidates = self._make_candidate_sampler()
         observations: Any = self.model._last_obs
         self._recent_states.add_states(observations)
         # with reset_num_timesteps=False, running episodes keep their goals
@@ -109,6 +123,13 @@ class ChooseGoals(BaseCallback):
             text = "the model learns without hindsight; to have it, give replay_buffer_class=HerReplayBuffer"
             warnings.warn(text, stacklevel=3)
 
+    def _make_candidate_sampler(self) -> CandidateSampler:
+        goals: Any = self._goals
+        if isinstance(goals, str):
+            # drawn in the process of the first environment, because its goals may depend on what it was made with
+            goals = self.training_env.env_method("draw_goals", goals, MAX_DRAWN_GOALS, indices=[0])[0]
+        return goals if callable(goals) else lambda rng, n: goals[rng.integers(len(goals), size=n)]
+
     def _on_step(self) -> bool:
         check_sparse_rewards(self.locals["rewards"])
         observations = self.locals["new_obs"]
@@ -120,7 +141,7 @@ class ChooseGoals(BaseCallback):
         """Choose goals for new episodes and write them into the observations ``{name: [environments, ...]}``."""
         for env in envs:
             # a copy: achieved goals overwrite half of it below, and the user's array must not change
-            goals = np.array(self.sample_candidates(self._rng, self.candidates), np.float64)
+            goals = np.array(self._sample_candidates(self._rng, self.candidates), np.float64)
             start = {name: value[env] for name, value in observations.items()}
             size = len(start["desired_goal"])
             if goals.ndim != 2 or goals.shape[1] != size or not len(goals) or not np.isfinite(goals).all():
@@ -128,8 +149,13 @@ class ChooseGoals(BaseCallback):
             experience: dict[str, Any] = {}
             if "experienced" in self.required_fields:
                 experience = self._add_achieved_candidates(goals, start["desired_goal"])
-            weights = goal_rules.compute_weights(self.rule, self._goal_info(start, goals, experience))
-            goal = goals[goal_rules.sample_goal(weights, self._rng)]
+            info = self._goal_info(start, goals, experience)
+            pick = goal_rules.sample_goal(goal_rules.compute_weights(self.rule, info), self._rng)
+            goal = goals[pick]
+            if self.required_fields & {"D", "E"}:
+                numbers = {"D": info.D[pick], "E": info.E[pick], "L": info.L, "reachable": (info.D <= info.L).mean()}
+                for name, value in numbers.items():
+                    self.logger.record_mean(f"goals/{name}", float(value))
             self.training_env.env_method("set_goal", goal, indices=[env])
             observations["desired_goal"][env] = goal
             self.chosen_goals.append(goal)
@@ -172,13 +198,12 @@ class ChooseGoals(BaseCallback):
         return value_formulas.cost_to_steps(-Q.mean(1), model.gamma), Q.std(1)
 
 
-def _as_candidate_sampler(goals: CandidateSampler | ArrayLike) -> CandidateSampler:
-    if callable(goals):
-        return goals
+def _check_goal_pool(goals: ArrayLike) -> Floats:
     pool = np.asarray(goals, np.float64)
     if pool.ndim != 2 or len(pool) == 0 or not np.isfinite(pool).all():
-        raise InputError("must be a function (rng, n) -> [n, G] or an array [m, G] of finite numbers", "goals")
-    return lambda rng, n: pool[rng.integers(len(pool), size=n)]
+        text = "must be a function (rng, n) -> [n, G], an array [m, G] of finite numbers, or a text such as scale=10"
+        raise InputError(text, "goals")
+    return pool
 
 
 class RecentStates:
@@ -264,7 +289,7 @@ class StopWhenCertified(BaseCallback):
         check_number("delta", delta, 0.0, 1.0, closed="()")
         for name in ("policy", "out", "observe"):
             if name in claim:
-                raise InputError("cannot be given to the callback", name)
+                raise InputError("is set by the callback; leave it out", name)
         self.env, self.every, self.delta, self.min_share, self.seed = env, every, delta, min_share, seed
         self.claim: dict[str, Any] = {"halvings": halvings, "workers": workers, **claim}
         self.certificates: list[Certification] = []

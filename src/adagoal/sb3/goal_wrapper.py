@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import gymnasium
@@ -9,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from adagoal.core.errors import InputError
+from adagoal.deep.env_inspection import make_goal_sampler
 from adagoal.deep.goal_envs import SetGoalFunction, find_goal_setter
 
 
@@ -52,6 +54,12 @@ class ChosenGoal(gymnasium.Wrapper[Any, Any, Any, Any]):
         self._chosen_goal, self.awaits_goal = np.asarray(goal, own.dtype), False
         if self._goal_setter is not None:
             self._goal_setter(self._chosen_goal.copy())
+
+    def draw_goals(self, text: str, n: int) -> NDArray[Any]:
+        """Draw goals ``[n, G]`` of a goal space such as ``scale=10`` (:mod:`adagoal.deep.env_inspection`)."""
+        # a copy, because an environment whose goals are not known by class is reset to see them
+        sample = make_goal_sampler(copy.deepcopy(self.env), "goals", text)
+        return sample(np.random.default_rng(0), n)
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
         """One step; observation, reward and ``is_success`` are for the chosen goal."""

@@ -53,10 +53,14 @@ class ExplorationSettings:
         metavar="STEPS",
     )
     probability: float | None = setting_field(
-        None, "With within: find the goals reached with at least this probability.", low=0, high=1, closed="(]"
+        None,
+        "Find the goals that are reached in that many steps with at least this probability.",
+        low=0,
+        high=1,
+        closed="(]",
     )
     avoid: tuple[int | str, ...] | None = None  # with within: states, or labels of states or of sets of states
-    epsilon: float = setting_field(1.0, "Accuracy, > 0: in steps, or in probability with within.", low=1e-9, high=1e9)
+    epsilon: float = setting_field(1.0, "Accuracy, > 0: of expected steps, or of probabilities.", low=1e-9, high=1e9)
     delta: float = setting_field(
         0.1, "Probability that the answer is wrong, in (0, 1).", low=1e-300, high=1, closed="[)"
     )

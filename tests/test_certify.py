@@ -1,0 +1,351 @@
+"""Certificates of any policy: varied values, criteria, workers, continuation and bad input."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+
+import adagoal
+import browser as driver
+from adagoal.certification.certificate import Certification, Verdict
+from adagoal.certification.criteria import Episode
+from adagoal.certification.episodes import STATE_VARIABLES
+from adagoal.certification.value_spaces import make_value_space, parse_box
+from adagoal.cli.main import run_command_line
+from adagoal.core.errors import InputError, Status
+from adagoal.report.training_figures import draw_certified_cells
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
+from certify_policies import BOX, ROWS, CoinEnv, GoalCoinEnv, always_zero, count_wrong
+
+
+def easy_left(x: float) -> float:
+    return 0.97 if x <= 0.0 else 0.2
+
+
+def coins() -> CoinEnv:
+    return CoinEnv(easy_left)
+
+
+def goal_coins() -> GoalCoinEnv:
+    return GoalCoinEnv(easy_left)
+
+
+def certified(policy: Any = always_zero, env: Any = coins, **given: Any) -> Certification:
+    given = {"radius": 2, "slack": 0.1, "halvings": 4, "workers": 1} | given
+    if "goals" not in given:
+        given = {"starts": BOX} | given
+    return adagoal.certify(policy, env, **given)
+
+
+# --- maps ---
+
+
+def test_verdicts_over_starts_are_correct() -> None:
+    found = certified()
+    assert found.status is Status.DECIDED
+    assert found.share("certified") == found.share("refuted") == 0.5
+    assert found.cell({"x": -0.9, "y": 0.0}).verdict is Verdict.CERTIFIED
+    assert found.cell([0.9, 0.0]).verdict is Verdict.REFUTED
+    assert found.variables == ["x", "y"]
+    assert (
+        "a start drawn from a certified cell leads to a success within 2 steps with probability 0.8" in found.statement
+    )
+    # a box is cut at its exact middles, whatever its units
+    wide = certified(starts={"x": (-1000.0, 1000.0), "y": (-0.1, 0.1)}, halvings=2)
+    assert sorted({(*cell.low, *cell.high) for cell in wide.cells})[0] == (-1000.0, -0.1, 0.0, 0.0)
+
+
+def test_verdicts_over_goals_are_correct() -> None:
+    found = certified(env=goal_coins, goals=([-1.0, -1.0], [1.0, 1.0]))
+    assert found.share("certified") == found.share("refuted") == 0.5
+    assert found.variables == ["goal coordinate 0", "goal coordinate 1"]
+    assert "a goal drawn from a certified cell is reached within 2 steps" in found.statement
+    with_names = certified(env=goal_coins, goals=BOX)
+    assert [vars(a)["successes"] for a in with_names.cells] == [vars(b)["successes"] for b in found.cells]
+    own = certified(env=goal_coins, goals=None, starts=None, halvings=0, success=0.2, slack=0.1)
+    assert own.about["goals"] == "env"
+
+
+def test_values_may_be_a_list_or_a_sampler() -> None:
+    values = [{"x": -0.5, "y": 0.0}, {"x": 0.5, "y": 0.0}]
+    found = certified(starts=values)
+    assert [(cell.verdict, cell.share) for cell in found.cells] == [("certified", 0.5), ("refuted", 0.5)]
+    sampled = certified(starts=lambda rng: {"x": rng.uniform(-1, 0), "y": 0.0}, halvings=1)
+    assert sampled.status is Status.CERTIFIED
+    assert make_value_space("starts", [1.0, 2.0, 3.0]).tree_values.shape == (3, 1)
+
+
+def test_false_verdicts_are_rare_and_weakened_bounds_fail() -> None:
+    for name in list(ROWS)[:4]:
+        assert count_wrong(name, 6)["wrong"] <= 3, name  # more has probability 0.001 if one in ten is false
+    assert count_wrong(list(ROWS)[-1], 6)["wrong"] > 3
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ROWS)
+def test_at_most_delta_of_1000_certificates_are_wrong(name: str) -> None:
+    found = count_wrong(name, 1000)
+    assert (found["wrong"] <= 100) == ("control" not in name)
+
+
+# --- workers, seeds, resume ---
+
+
+def test_workers_and_interruptions_do_not_change_the_certificate(tmp_path: Path) -> None:
+    whole = certified(seed=3).to_dict()
+    assert certified(seed=3, workers=2).to_dict() == whole
+    assert certified(seed=4).to_dict()["cells"] != whole["cells"]
+    out, rounds = tmp_path / "map", iter(range(100))
+    stopped = certified(seed=3, out=out, observe=lambda cells, rollouts: next(rounds) < 2)
+    assert stopped.status is Status.INTERRUPTED
+    assert json.loads((out / "certificate.json").read_text()) == stopped.to_dict()
+    seen: list[int] = []
+    again = certified(seed=3, out=out, observe=lambda cells, rollouts: seen.append(rollouts))
+    assert seen[0] == stopped.rollouts
+    assert again.to_dict() == whole == json.loads((out / "certificate.json").read_text())
+
+
+def test_only_a_certificate_with_equal_settings_is_continued(tmp_path: Path) -> None:
+    stopped = certified(out=tmp_path, observe=lambda cells, rollouts: rollouts < 100)
+    seen: list[int] = []
+    for other in (
+        {"seed": 1},
+        {"success": 0.95},
+        {"policy": lambda observation: 1},
+        {"starts": {"x": (-1, 0), "y": (0, 1)}},
+    ):
+        certified(**({"out": tmp_path, "observe": lambda cells, rollouts: bool(seen.append(rollouts))} | other))
+        assert seen.pop() == 0, other
+    more = certified(out=tmp_path, rollouts=stopped.rollouts + 200)
+    assert more.status is Status.BUDGET
+    certified(out=tmp_path, observe=lambda cells, rollouts: bool(seen.append(rollouts)))
+    assert seen == [more.rollouts]
+
+
+@pytest.mark.parametrize(
+    "damage", [{"round": -1}, {"rollouts": [1]}, {"open_cells": [0]}, {"decided": ["x"]}, {"successes": None}]
+)
+def test_forged_file_gives_one_line_error(tmp_path: Path, damage: dict[str, Any]) -> None:
+    certified(out=tmp_path, observe=lambda cells, rollouts: rollouts < 100)
+    path = tmp_path / "certificate.json"
+    saved = json.loads(path.read_text())
+    path.write_text(json.dumps(saved | {"progress": saved["progress"] | damage}))
+    with pytest.raises(InputError, match=r"certificate\.json"):
+        certified(out=tmp_path)
+
+
+# --- policies ---
+
+
+def test_random_policy_gets_the_generator_of_its_episode() -> None:
+    def random(observation: Any, rng: np.random.Generator) -> int:
+        drawn.append(int(rng.integers(2)))
+        return drawn[-1]
+
+    drawn: list[int] = []
+    first = certified(random, halvings=0, success=0.5, slack=0.4).to_dict()
+    before, drawn = drawn, []
+    assert certified(random, halvings=0, success=0.5, slack=0.4).to_dict()["cells"] == first["cells"]
+    assert before == drawn
+    assert {*drawn} == {0, 1}
+
+
+def test_policies_are_loaded_by_name(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("control.py").write_text("def lean(observation):\n    return int(observation[2] + observation[3] > 0)\n")
+    Path("rules.py").write_text(
+        "def centred(episode):\n    return bool(abs(episode.observations[-1][0]) < 2.4)\n"
+        "def put(env, start):\n    env.unwrapped.state[2] = start['lean']\n    return env.unwrapped.state.astype('f')\n"
+    )
+    words = ["--env", "CartPole-v1", "--workers", "1", "--halvings", "1"]
+    start = ["--start", "x=-1:1,theta=-0.1:0.1", "--criterion", "survive:20"]
+    for policy in ("control.py:lean", "control:lean"):
+        assert run_command_line(["certify", policy, *words, *start]) == 0
+        assert "every cell is certified after" in capsys.readouterr().out
+    folder = tmp_path / "runs" / "certify-lean-CartPole-v1"
+    assert {path.name for path in folder.iterdir()} == {"certificate.json", "certificate.png", "report.html"}
+    other = [
+        "--start",
+        "lean=-0.1:0.1",
+        "--set-start",
+        "rules.py:put",
+        "--criterion",
+        "rules.py:centred",
+        "--radius",
+        "9",
+    ]
+    assert run_command_line(["certify", "control.py:lean", *words, *other, "--json"]) == 0
+    assert "satisfies centred within 9 steps" in json.loads(capsys.readouterr().out)["statement"]
+
+
+def test_certification_imports_neither_deep_nor_torch() -> None:
+    code = (
+        "import sys, adagoal.certification.episodes\n"
+        "assert not {'jax', 'torch', 'adagoal.deep', 'stable_baselines3'} & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+# --- starts ---
+
+
+@pytest.mark.parametrize(
+    "name", ["CartPole-v1", "Pendulum-v1", "MountainCar-v0", "MountainCarContinuous-v0", "Acrobot-v1"]
+)
+def test_classic_control_starts_in_the_given_state(name: str) -> None:
+    env = gymnasium.make(name)
+    variables = STATE_VARIABLES[type(env.unwrapped).__name__]
+    number, seen = 0.05, list[Episode]()
+    found = adagoal.certify(
+        lambda observation: env.action_space.sample() * 0,
+        name,
+        starts={variables[0]: (number, number)},
+        criterion=lambda episode: not seen.append(episode),
+        radius=1,
+        workers=1,
+        halvings=0,
+    )
+    assert found.status is Status.CERTIFIED
+    first = seen[0].observations[0]
+    assert env.observation_space.contains(first)
+    shown = np.arctan2(first[1], first[0]) if name in ("Pendulum-v1", "Acrobot-v1") else first[0]
+    assert shown == pytest.approx(number, abs=1e-6)
+    # the other variables keep their values from the reset
+    assert len({tuple(episode.observations[0]) for episode in seen}) > (1 if len(first) > 2 else 0)
+
+
+def test_criteria() -> None:
+    common: dict[str, Any] = {"starts": {"x": (-0.1, 0.1)}, "halvings": 0, "workers": 1}
+    fall = adagoal.certify(lambda observation: 0, "CartPole-v1", criterion="survive:100", **common)
+    assert fall.share("refuted") == 1.0
+    assert fall.claim.radius == 100
+    assert adagoal.certify(lambda observation: 0, "CartPole-v1", criterion="return:5", **common).status == "certified"
+    assert adagoal.certify(lambda observation: 0, "CartPole-v1", criterion="return:50", **common).status == "decided"
+
+
+# --- pictures ---
+
+
+def test_certificates_of_any_dimension_have_a_figure(tmp_path: Path) -> None:
+    for names in ("x", "xy", "xyz"):
+        box = dict.fromkeys(names, (-1.0, 1.0))
+        found = certified(starts=box, halvings=3)
+        figure = draw_certified_cells(found)
+        labels = [ax.get_ylabel() for ax in figure.axes if "share" not in ax.get_ylabel()]
+        assert labels == {"x": ["probability of success"], "xy": ["y"], "xyz": ["y", "z"]}[names]
+        page = adagoal.show(found)
+        assert "always_zero" in page.title
+        assert found.statement in page.html
+
+
+@pytest.mark.skipif(driver.found() is None, reason=driver.HOW)
+def test_page_shows_cells_along_the_chosen_axes(tmp_path: Path) -> None:
+    found = certified(starts={"x": (-1.0, 1.0), "y": (0.0, 2.0), "z": (0.0, 9.0)}, halvings=3)
+    path = adagoal.show(found).save(tmp_path / "page.html")
+    with driver.Browser() as browser:
+        page = browser.open(path.as_uri())
+        page.wait("document.body.dataset.ready === 'yes'")
+        assert page.evaluate("$('cells-text').textContent") == "certified 50%refuted 50%open 0%"
+        assert page.evaluate("Math.max(...part('verdicts').data.top)") == 2
+        page.evaluate("$('cells-y').value = 2; $('cells-y').dispatchEvent(new Event('change'))")
+        assert page.evaluate("Math.max(...part('verdicts').data.top)") == 9
+        assert page.evaluate("plots.cells.left[0].axis_label") == "z"
+        page.evaluate("$('cells-y').value = 0; $('cells-y').dispatchEvent(new Event('change'))")
+        assert page.evaluate("part('verdicts').data.bottom[0]") == pytest.approx(found.cells[0].at_least)
+        assert page.troubles() == []
+
+
+# --- bad input ---
+
+
+def wrong_shape(observation: Any) -> Any:
+    return np.zeros(3)
+
+
+def broken(observation: Any) -> Any:
+    raise RuntimeError("no")
+
+
+CARTPOLE: dict[str, Any] = {"env": "CartPole-v1", "starts": {"x": (0, 1)}, "radius": None}
+PENDULUM = {"env": "Pendulum-v1", "starts": {"theta": (0, 1)}, "criterion": "return:0", "radius": 5}
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"policy": wrong_shape}, r"policy: must return an action of Discrete\(2\), got"),
+        ({"policy": lambda observation: 5}, r"policy: must return an action of Discrete\(2\), got 5"),
+        ({"policy": wrong_shape, **PENDULUM}, r"policy: must return an action of shape \(1,\), got shape \(3,\)"),
+        ({"policy": lambda observation: "left"}, r"policy: must return an action of Discrete\(2\), got left"),
+        ({"policy": lambda observation: None}, r"policy: must return an action of Discrete\(2\), got None"),
+        ({"policy": lambda observation: [np.nan], **PENDULUM}, r"policy: must return an action of Box.*, got \[nan\]"),
+        ({"policy": lambda observation: [[1], [1, 2]], **PENDULUM}, r"policy: must return an action of Box"),
+        ({"policy": broken}, "policy: the function raised RuntimeError: no"),
+        ({"policy": 3}, "policy: must be a function of the observation"),
+        ({"policy": "missing.zip"}, "policy: missing.zip cannot be read"),
+        ({"policy": "no_such_module:f"}, "policy: no_such_module:f cannot be imported"),
+        ({"env": None}, "env: missing"),
+        ({"env": "NoSuchEnv-v0"}, "env: "),
+        ({"env": "CartPole-v1", "radius": None}, "starts: CartPole-v1 has no variable 'y'; it has x, x_dot, theta"),
+        ({"env": "Taxi-v4" if "Taxi-v4" in gymnasium.registry else "Taxi-v3", "radius": None, "criterion": "return:0"},
+         "ignores the reset options x, y; give set_start"),
+        (CARTPOLE, "criterion: missing; the environment reports no"),
+        (CARTPOLE | {"criterion": "survive:501"}, "criterion: must be .* 1..500"),
+        ({"env": "CartPole-v1", "starts": None}, "starts: missing; CartPole-v1 has no goals"),
+        ({"goals": BOX, "starts": BOX}, "starts: give goals or starts, not both"),
+        ({"starts": {"x": (1, -1)}}, "starts: low must be at most high"),
+        ({"starts": {"x": 3}}, "starts: must be finite numbers low, high"),
+        ({"starts": "x=1"}, "starts: must look like x=-2:2"),
+        ({"starts": 7}, "starts: must be a box"),
+        ({"starts": ([0.0], [1.0, 2.0])}, "starts: low and high must have the same size"),
+        ({"starts": ([0.0], [1.0])}, "set_start: missing; starts of CoinEnv need names"),
+        ({"starts": lambda rng: 1 / 0}, "starts: the function raised ZeroDivisionError"),
+        ({"set_start": 3}, "set_start: must be a function"),
+        ({"set_start": lambda env, x: 1 / 0}, "env: .*CoinEnv raised ZeroDivisionError"),
+        ({"criterion": "survive"}, "criterion: must be success, survive:N"),
+        ({"criterion": "survive:0"}, "criterion: must be success, survive:N"),
+        ({"criterion": "survive:3", "radius": 2}, "radius: 2 steps do not fit the criterion survive:3"),
+        ({"criterion": lambda episode: 3}, "criterion: the function must return True or False"),
+        ({"criterion": lambda episode: 1 / 0}, "criterion: the function raised ZeroDivisionError"),
+        ({"radius": None}, "radius: missing; the episodes of .*CoinEnv have no time limit"),
+        ({"radius": 0}, "radius: must be a whole number"),
+        ({"success": 1.5}, "success: must be"),
+        ({"env": goal_coins, "goals": ([0.0], [1.0])}, "goals: must have 2 numbers"),
+    ],
+)  # fmt: skip
+def test_bad_input_gives_one_line_error(given: dict[str, Any], words: str) -> None:
+    with pytest.raises(InputError, match=words) as caught:
+        certified(**given)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_box_is_parsed() -> None:
+    assert parse_box("starts", "x=-2:2, theta=-0.2:0.2") == {"x": (-2.0, 2.0), "theta": (-0.2, 0.2)}
+    assert parse_box("goals", "-2:2,0:1") == ([-2.0, 0.0], [2.0, 1.0])
+    for text in ("x=-2:2,x=0:1", "x=-2:2,0:1", "", "x=:"):
+        with pytest.raises(InputError, match=r"^starts: "):
+            parse_box("starts", text)
+
+
+def test_bad_input_of_the_command_gives_one_line_error(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    words = ["certify", "certify_policies:always_zero", "--env", "CartPole-v1", "--out", str(tmp_path / "map")]
+    for more, text in (
+        (["--start", "x=1"], "--start: must look like"),
+        (["--start", "x=-1:1", "--criterion", "live"], "--criterion: must be success"),
+        (["--start", "x=-1:1", "--set-start", "put"], "--set-start: must look like FILE.py:NAME"),
+    ):
+        assert run_command_line([*words, *more]) == 2
+        error = capsys.readouterr().err
+        assert text in error
+        assert error.count("\n") == 1
+    assert not (tmp_path / "map").exists()
