@@ -169,7 +169,6 @@ class EnvProperties(NamedTuple):
     has_virtual_start: bool  # the start is a state of its own, before the random first observation
     first_states: LabelledStates | None  # states known at first, without the virtual start; None if all are declared
     observed_states: ObservedStates  # how observations identify states; with the digests of the first states
-    reseeded: tuple[str, ...]  # random generators that every reset puts into the same state
     start_label: str | None  # what is observed in the start, which is called "start"; None if it is virtual or declared
 
 
@@ -189,11 +188,6 @@ class MonitoredEnv(BaseEnv, ABC):
         # Raised by the next rollout: raised at once, it would lose the transitions of this rollout.
         self._pending_failure: BaseException | None = None
         self._consecutive_kills = 0  # times in a row that a process was killed before its first step
-        if properties.reseeded:
-            self.add_warning(
-                f"every reset seeds the same random numbers ({', '.join(properties.reseeded)}): if steps draw them, "
-                "all episodes are alike and the certificates are wrong"
-            )
 
     @abstractmethod
     def _observed_labels(self) -> tuple[str, ...]:
@@ -296,7 +290,8 @@ class CountingEnv:
             counts.mark_absent_pairs(self._action_masks.add_state_mask(env.start, env.action_mask))
         # [n, 2] steps since the last flush: a pair s * A + a, or -1 - s for a reset in s; and the next state.
         self._steps = np.empty((MAX_PENDING_STEPS, 2), np.int64)
-        self._step_writer = memoryview(self._steps)  # in Python, entries are written faster through it
+        # In Python, entries are written faster through a view.
+        self._step_writer = memoryview(self._steps)  # type: ignore[arg-type]
         self._n_steps = 0
         self._n_counted = np.zeros(1, np.int64)  # of these steps, those that a backup has counted already
 

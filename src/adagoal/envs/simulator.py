@@ -102,12 +102,10 @@ class ModelSimulator(BaseEnv):
         # Compiled code cannot enlarge the arrays, so they get room for every row of the model beforehand.
         counts.grow_successors(self._max_successors)
         mdp, c = self.mdp, counts
-        model = episode_loop.CountingModel(
-            *(mdp.indptr, mdp.successors, self._cumulative_probabilities, mdp.terminal),
-            *self._numbering.arrays(self.uses_action_masks),
-            *(self.start, plan.replan_thresholds, *c.transition_arrays(), c.visits, c.seen, c.terminal, c.absent),
-            *(moves, n_logged),
-        )
+        fields: list[Any] = [mdp.indptr, mdp.successors, self._cumulative_probabilities, mdp.terminal]
+        fields += [*self._numbering.arrays(self.uses_action_masks), self.start, plan.replan_thresholds]
+        fields += [*c.transition_arrays(), c.visits, c.seen, c.terminal, c.absent, moves, n_logged]
+        model = episode_loop.CountingModel(*fields)
         episode_plan = episode_loop.make_episode_plan(plan, weights, self.n_actions, self.start)
         play = episode_loop.play_episodes_compiled
         steps, episodes = play(model, episode_plan, self._position, rng, max_steps, log)
