@@ -37,16 +37,14 @@ from adagoal.deep.config import Config
 from adagoal.deep.env_inspection import inspect_env
 from adagoal.deep.goal_envs import EnvSource
 from adagoal.deep.rollouts import EnvBatch
-from adagoal.runs.folder_reader import read_saved_run
+from adagoal.runs.run_folder import read_saved_run
 
 CANDIDATES: dict[str, dict[str, Any]] = {
     "shared batches (default)": {},
     "own batches": {"own": True},
     "random priors": {"prior": 0.1},
-    "own batches, priors": {"own": True, "prior": 0.1},
     "classification": {"bins": 51},
     "goals of the space": {"space": 0.2},
-    "own, priors, goals of the space": {"own": True, "prior": 0.1, "space": 0.2},
 }
 """own: an independent batch for every critic. prior: a fixed random network is added to each critic, times this share
 of the range of values. bins: critics classify the cost, with a cross-entropy to the two bins around the target. space:

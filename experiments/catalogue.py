@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from adagoal.settings.fields import SettingInfo
+from adagoal.core.argument_checks import SettingInfo
 
 _IN = "experiments"
 

@@ -18,8 +18,8 @@ import pytest
 import adagoal
 from adagoal.cli.main import COMMANDS, cli
 from adagoal.core import errors
+from adagoal.core.argument_checks import SettingInfo, declared_settings
 from adagoal.settings.exploration import ExecutionOptions, ExplorationSettings
-from adagoal.settings.fields import SettingInfo, declared_settings
 from adagoal.settings.training import ClaimSettings, TrainingOptions
 
 SNAPSHOT = Path(__file__).with_name("interface.json")

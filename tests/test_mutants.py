@@ -49,8 +49,8 @@ GAP_TWIN = "test_sweeps.py::test_suboptimality"
 GAP_EDGE = "test_certified.py::test_gap_is_nearly_attained_at_the_edge_of_the_confidence_set"
 RIVAL_EDGE = "test_coverage.py::test_extreme_claims_fail_at_most_with_their_share_of_delta[rivals-nothing]"
 BELIEVED, BELIEVED_E = (
-    "test_uncertain_reset.py::test_the_lemma_on_exact_values",
-    "test_uncertain_reset.py::test_the_error_grows_as_the_lemma_says",
+    "test_uncertain_reset.py::test_lemma_10_on_exact_values",
+    "test_uncertain_reset.py::test_error_grows_as_in_lemma_10c",
 )
 MUTANTS = (
     Mutant("shares: more than delta", EVENTS, "(0.35, 0.35, 0.05, 0.25)", "(0.5, 0.35, 0.05, 0.25)", SHARES),
@@ -108,11 +108,11 @@ MUTANTS = (
     ),
     Mutant(
         *("lemma 13a: V_h(g)", DETOURS, "back = Y[below, g]", "back = V[below, g]"),
-        "test_triangle.py::test_a_detour_with_bounds_that_are_not_exact",
+        "test_triangle.py::test_bounds_by_a_neighbour_hold_with_inexact_bounds",
     ),
     Mutant(
         *("lemma 13b: V_g(h)", DETOURS, "onward = Y[j, goal_state[above]]", "onward = V[j, goal_state[above]]"),
-        "test_triangle.py::test_a_detour_against_exact_values",
+        "test_triangle.py::test_bounds_by_a_neighbour_equal_exact_values",
     ),
 )
 

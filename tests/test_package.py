@@ -1,4 +1,4 @@
-"""The package as others get it: what the wheel holds, and that it works in an empty environment."""
+"""The package as installed: version, workflows, tab completion, and the wheel in an empty environment."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ ROOT = Path(__file__).parents[1]
 GRID = ["explore", "grid", "--radius", "6", "--epsilon", "2", "--env-arg", "slip=0", "--quiet"]
 
 
-def test_one_version() -> None:
+def test_version_is_the_same_everywhere() -> None:
     assert yaml.safe_load((ROOT / "CITATION.cff").read_text())["version"] == adagoal.__version__
     assert adagoal.__version__.removesuffix(".dev0") in (ROOT / "CHANGELOG.md").read_text()
 
 
 @pytest.mark.parametrize("file", sorted((ROOT / ".github/workflows").glob("*.yml")), ids=lambda file: file.stem)
 def test_workflows_run_targets_that_exist(file: Path) -> None:
-    """They cannot run here: they are read, and what they call is looked up."""
+    """Workflows cannot run here, so the test looks up the make targets that they call."""
     targets = {line.partition(":")[0] for line in (ROOT / "Makefile").read_text().splitlines() if ": " in line}
     workflow = yaml.safe_load(file.read_text())
     assert {"name", "permissions", "jobs"} <= workflow.keys()
@@ -48,13 +48,13 @@ def test_workflows_run_targets_that_exist(file: Path) -> None:
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_the_script_for_tab_completion(shell: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_completion_script_is_printed(shell: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert run_command_line(["completion", shell]) == 0
     assert f"_ADAGOAL_COMPLETE={shell}_complete" in capsys.readouterr().out
 
 
 def complete(line: str) -> tuple[list[str], str]:
-    """Return what a shell offers after a line, and the modules that were imported for it."""
+    """Return the completions of a line, and the modules that were imported for them."""
     code = "import atexit, sys; atexit.register(lambda: print(sorted(sys.modules), file=sys.stderr));"
     code += "from adagoal.cli.main import main; main()"
     asked = {"_ADAGOAL_COMPLETE": "bash_complete", "COMP_WORDS": line, "COMP_CWORD": str(line.count(" "))}
@@ -89,7 +89,7 @@ def test_tab_completion(line: str, offers: list[str]) -> None:
         assert heavy not in modules
 
 
-def test_completed_names_are_those_of_the_registries() -> None:
+def test_completed_names_equal_the_registries() -> None:
     listed = [entry.name for entry in registry.list_environments() if " " not in entry.name]
     plugins = [*user_code.list_plugin_names(user_code.PluginGroup.ENVIRONMENTS)]
     assert sorted(completion.EXPLORED_ENVS) == sorted(set(listed) - set(plugins))
@@ -103,7 +103,7 @@ def test_completed_names_are_those_of_the_registries() -> None:
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Built from the working tree, through the source archive."""
+    """The wheel, built from the working tree through the source archive."""
     folder = tmp_path_factory.mktemp("dist")
     subprocess.run([sys.executable, "-m", "build", "--outdir", str(folder), str(ROOT)], check=True)
     (found,) = folder.glob("*.whl")
@@ -111,7 +111,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.slow
-def test_the_wheel_holds_every_file_of_the_package(wheel: Path) -> None:
+def test_wheel_contains_every_file_of_the_package(wheel: Path) -> None:
     listed = subprocess.run(["git", "ls-files", "src/adagoal"], cwd=ROOT, capture_output=True, text=True, check=True)
     ours = {name.removeprefix("src/") for name in listed.stdout.split()}
     held = {name for name in zipfile.ZipFile(wheel).namelist() if name.startswith("adagoal/")}
@@ -120,7 +120,7 @@ def test_the_wheel_holds_every_file_of_the_package(wheel: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("extras", ["", "[minigrid,deep]"])
-def test_the_wheel_works_in_an_empty_environment(wheel: Path, extras: str, tmp_path: Path) -> None:
+def test_wheel_works_in_an_empty_environment(wheel: Path, extras: str, tmp_path: Path) -> None:
     subprocess.run([sys.executable, "-m", "venv", str(tmp_path / "venv")], check=True)
     bin = tmp_path / "venv" / "bin"
     install = [bin / "python", "-m", "pip", "install", "--quiet", "--constraint", ROOT / "constraints.txt"]

@@ -1,4 +1,4 @@
-"""Several copies of an environment: one run, whoever plays it, and what it costs to lose a copy."""
+"""Several workers with one environment each: deterministic runs, merged data, and lost workers."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class InProcessWorker:
 
 @pytest.fixture
 def in_process(monkeypatch: pytest.MonkeyPatch) -> type[InProcessWorker]:
-    """Workers without processes."""
+    """Replace worker processes by workers in this process."""
 
     @contextlib.contextmanager
     def open_workers(engine: str, address: str | None) -> Iterator[WorkerFactory]:
@@ -93,7 +93,7 @@ def plain(result: adagoal.Result) -> Any:
     return json.dumps([result.to_dict() | {"wall_seconds": 0}, arrays])
 
 
-def test_a_run_follows_from_the_seed_and_the_number_of_workers(in_process: type[InProcessWorker]) -> None:
+def test_seed_and_number_of_workers_determine_the_run(in_process: type[InProcessWorker]) -> None:
     first, again, other = (adagoal.explore(**LAKE | {"workers": n}) for n in (3, 3, 2))
     assert plain(first) == plain(again)
     assert first.steps == other.steps == 4_000
@@ -101,7 +101,7 @@ def test_a_run_follows_from_the_seed_and_the_number_of_workers(in_process: type[
     assert first.setting.workers == 3
 
 
-def test_processes_give_the_same_run_as_no_processes(
+def test_worker_processes_give_the_same_run_as_in_process_workers(
     in_process: type[InProcessWorker], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     expected = adagoal.explore(**LAKE)
@@ -109,12 +109,12 @@ def test_processes_give_the_same_run_as_no_processes(
     assert plain(adagoal.explore(**LAKE)) == plain(expected)
 
 
-def test_copies_with_any_generator_of_numpy(in_process: type[InProcessWorker]) -> None:
+def test_workers_support_every_numpy_generator(in_process: type[InProcessWorker]) -> None:
     counts, _ = play(make_parallel_env(lambda: MersenneTwister(toy_models.chain_model(n_states=5, slip=0.2))), 300)
     assert counts.visits.sum() == 300
 
 
-def test_what_copies_see_is_what_the_model_does(in_process: type[InProcessWorker]) -> None:
+def test_transition_frequencies_are_those_of_the_model(in_process: type[InProcessWorker]) -> None:
     mdp = with_terminal(toy_models.chain_model(n_states=6, slip=0.2), 5)
     counts, episodes = play(make_parallel_env(lambda: ModelEnv(mdp)), 30_000)
     assert counts.visits.sum() == 30_000
@@ -127,7 +127,7 @@ def test_what_copies_see_is_what_the_model_does(in_process: type[InProcessWorker
 
 
 @pytest.mark.parametrize("starts", [(0,), (0, 2)])
-def test_states_that_are_numbered_as_they_are_met_have_one_number(
+def test_state_found_by_several_workers_gets_one_number(
     starts: tuple[int, ...], in_process: type[InProcessWorker]
 ) -> None:
     mdp = toy_models.chain_model(n_states=6, slip=0.2)
@@ -150,7 +150,9 @@ def test_states_that_are_numbered_as_they_are_met_have_one_number(
 @pytest.mark.parametrize(
     "make", [lambda: ModelEnv(toy_models.chain_model()), lambda: PairEnv(toy_models.chain_model(), (0, 2))]
 )
-def test_resuming(make: Callable[[], Any], in_process: type[InProcessWorker], tmp_path: Path) -> None:
+def test_resume_equals_uninterrupted_run(
+    make: Callable[[], Any], in_process: type[InProcessWorker], tmp_path: Path
+) -> None:
     whole = adagoal.explore(vector(make), radius=5, budget=3_000)
     left = [4]
 
@@ -164,16 +166,16 @@ def test_resuming(make: Callable[[], Any], in_process: type[InProcessWorker], tm
     assert plain(adagoal.resume(tmp_path, env=vector(make))) == plain(whole)
 
 
-def test_an_interrupted_round_does_not_lose_the_ones_before_it(
+def test_interrupted_round_keeps_earlier_rounds(
     in_process: type[InProcessWorker], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     play_round, rounds = ParallelEnv._play_round, []
 
     def interrupted(self: ParallelEnv, *given: Any) -> Any:
         rounds.append(int(given[1].visits.sum()))
-        if len(rounds) > 20 and rounds[-1] > run[0].steps:  # not the first one of its rollout
+        if len(rounds) > 20 and rounds[-1] > run[0].steps:  # not the first round of its rollout
             signal.raise_signal(signal.SIGINT)
-            signal.raise_signal(signal.SIGINT)  # is heard when the round begins
+            signal.raise_signal(signal.SIGINT)  # handled when the next round starts
         return play_round(self, *given)
 
     run: list[Any] = []
@@ -187,14 +189,14 @@ def test_an_interrupted_round_does_not_lose_the_ones_before_it(
     assert result.steps == result.arrays["visits"].sum() == rounds[-1]
 
 
-def test_trying_out_the_policies_of_such_a_run(in_process: type[InProcessWorker], tmp_path: Path) -> None:
+def test_policies_of_a_parallel_run_can_be_played(in_process: type[InProcessWorker], tmp_path: Path) -> None:
     make = lambda: ModelEnv(toy_models.chain_model(n_states=4))  # noqa: E731
     result = adagoal.explore(vector(make), radius=6, epsilon=2.0, out=tmp_path)
     assert result.status == "certified"
     assert all(trial.agrees for trial in try_out(tmp_path, episodes=40, env=vector(make)))
 
 
-def test_a_copy_that_is_killed_costs_its_round(in_process: type[InProcessWorker]) -> None:
+def test_killed_worker_loses_only_its_round(in_process: type[InProcessWorker]) -> None:
     make = lambda: ModelEnv(toy_models.chain_model(n_states=4))  # noqa: E731
     in_process.failing = {n: WorkerKilled("the process was killed (SIGKILL)") for n in (2, 9, 10, 11)}
     result = adagoal.explore(vector(make), radius=6, epsilon=2.0)
@@ -209,7 +211,7 @@ def test_a_copy_that_is_killed_costs_its_round(in_process: type[InProcessWorker]
         adagoal.explore(vector(make), radius=6)
 
 
-def test_a_copy_that_ends_by_itself_ends_the_run_and_voids_what_goes_on(
+def test_worker_that_exits_ends_the_run_and_voids_its_resumption(
     in_process: type[InProcessWorker], tmp_path: Path
 ) -> None:
     make = lambda: ModelEnv(toy_models.chain_model(n_states=4))  # noqa: E731
@@ -219,7 +221,7 @@ def test_a_copy_that_ends_by_itself_ends_the_run_and_voids_what_goes_on(
     assert adagoal.resume(tmp_path, 4_000, env=vector(make)).status == "void"
 
 
-def test_what_is_wrong_with_an_environment_is_seen(in_process: type[InProcessWorker]) -> None:
+def test_violated_assumptions_are_reported(in_process: type[InProcessWorker]) -> None:
     class Torn(ModelEnv):
         def step(self, action: Any) -> Any:
             state, reward, _, _, info = super().step(action)
@@ -234,8 +236,10 @@ def test_what_is_wrong_with_an_environment_is_seen(in_process: type[InProcessWor
 
 
 @pytest.mark.parametrize("kind", [MaskedEnv, MaskedPairs])
-def test_masks(kind: type[MaskedEnv], in_process: type[InProcessWorker], tmp_path: Path) -> None:
-    """A copy respects the masks that it meets first, and those that others have met: this environment raises."""
+def test_masks_are_shared_between_workers(
+    kind: type[MaskedEnv], in_process: type[InProcessWorker], tmp_path: Path
+) -> None:
+    """Workers respect masks that they find and masks that other workers found; the environment raises otherwise."""
     mdp = masked(2)
     setting: dict[str, Any] = {"radius": 5.0, "seed": 2, "workers": 3, "budget": 4_000}
     result = adagoal.explore(vector(lambda: kind(mdp)), **setting)
@@ -249,7 +253,7 @@ def test_masks(kind: type[MaskedEnv], in_process: type[InProcessWorker], tmp_pat
         assert never_played(result, mdp)
 
 
-def test_a_mask_that_changes_is_seen(in_process: type[InProcessWorker]) -> None:
+def test_changing_mask_is_detected(in_process: type[InProcessWorker]) -> None:
     class Moody(MaskedEnv):
         def mask(self) -> Any:
             mask = super().mask()
@@ -263,7 +267,7 @@ def test_a_mask_that_changes_is_seen(in_process: type[InProcessWorker]) -> None:
     assert any("a state had other actions at one visit than at another" in line for line in world.void_reasons)
 
 
-def test_the_same_counts_after_a_checkpoint(in_process: type[InProcessWorker]) -> None:
+def test_restored_environment_gives_the_same_counts(in_process: type[InProcessWorker]) -> None:
     make = lambda: PairEnv(toy_models.chain_model(slip=0.1), (0, 2))  # noqa: E731
     one, two = make_parallel_env(make), make_parallel_env(make)
     counts, _ = play(one, 700)
@@ -281,14 +285,14 @@ def test_the_same_counts_after_a_checkpoint(in_process: type[InProcessWorker]) -
             make_parallel_env(make).restore(arrays, facts | broken)
 
 
-def test_more_states_than_were_promised(in_process: type[InProcessWorker], tmp_path: Path) -> None:
+def test_more_states_than_max_states_give_one_line_error(in_process: type[InProcessWorker], tmp_path: Path) -> None:
     make = lambda: PairEnv(toy_models.random_sparse(n_states=30))  # noqa: E731
     with pytest.raises(InputError, match=r"max_states: .* has more than 6 states"):
         adagoal.explore(vector(make), radius=9, max_states=6, out=tmp_path)
     assert len(adagoal.load(tmp_path).arrays["visits"]) == 6
 
 
-def test_the_steps_that_are_kept(in_process: type[InProcessWorker], tmp_path: Path) -> None:
+def test_recorded_steps_are_those_of_the_run(in_process: type[InProcessWorker], tmp_path: Path) -> None:
     result = adagoal.explore(**LAKE | {"budget": 500}, out=tmp_path, record=True)
     with np.load(next(tmp_path.glob("**/transitions*.npz"))) as kept:
         assert np.array_equal(np.bincount(kept["state"], minlength=16), result.arrays["visits"])
@@ -308,12 +312,12 @@ def test_the_steps_that_are_kept(in_process: type[InProcessWorker], tmp_path: Pa
         ({"env": vector(lambda: ModelEnv(toy_models.chain_model())), "workers": 2}, "workers"),
     ],
 )
-def test_bad_input_is_one_line(given: dict[str, Any], name: str) -> None:
+def test_bad_input_gives_one_line_error(given: dict[str, Any], name: str) -> None:
     with pytest.raises(InputError, match=rf"^{name}: "):
         adagoal.explore(radius=5, **given)
 
 
-def test_the_command_line(
+def test_workers_from_the_command_line(
     in_process: type[InProcessWorker], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     line = ["explore", "FrozenLake-v1", "--radius", "5", "--budget", "600", "--workers", "2", "--quiet", "--json"]
@@ -324,8 +328,8 @@ def test_the_command_line(
 
 
 @pytest.mark.slow
-def test_a_killed_run_and_killed_workers(tmp_path: Path) -> None:
-    """The run is killed once, then one of its workers; the first changes nothing, the second voids nothing."""
+def test_killed_run_and_killed_workers(tmp_path: Path) -> None:
+    """The run is killed once, which does not change it, then one of its workers, which does not void it."""
     arguments = {**LAKE, "budget": 60_000}
     code = f"import adagoal; adagoal.explore(**{arguments!r}, out={str(tmp_path)!r})"
     child = subprocess.Popen([sys.executable, "-c", code])

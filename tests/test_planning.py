@@ -1,4 +1,4 @@
-"""The compiled planners and their NumPy twins give the same values, and a run with the twins keeps its guarantee."""
+"""Compiled planners equal their NumPy references, and runs with the references keep the guarantee."""
 
 import numpy as np
 import pytest
@@ -27,7 +27,7 @@ from ucbvi_reference import random_counts, random_mdp
 
 @pytest.mark.parametrize("reset", [True, False])
 @pytest.mark.parametrize("make", [toy_models.chain_model, toy_models.two_room_grid, extra_models.random_traps])
-def test_exact_values(monkeypatch, make, reset):
+def test_exact_values_equal_numpy_reference(monkeypatch, make, reset):
     mdp = make()
     expected = solver.optimal_values(mdp, reset=reset)
     monkeypatch.setattr(solver, "run_value_iteration", numpy_planners.exact)
@@ -35,7 +35,7 @@ def test_exact_values(monkeypatch, make, reset):
 
 
 @pytest.mark.parametrize("bonus", EPSILON_SHARES)
-def test_stages(bonus):
+def test_finite_horizon_equals_numpy_reference(bonus):
     for seed in range(12):
         mdp, rng = random_mdp(seed), np.random.default_rng(seed)
         S, n = mdp.n_states, random_counts(mdp, rng, 6).astype(float)
@@ -52,13 +52,13 @@ def test_stages(bonus):
 
 
 class NumpySets(ConfidenceSets):
-    """The same bounds, swept by the NumPy twins."""
+    """The same bounds, computed by the NumPy references."""
 
     low, up = staticmethod(numpy_planners.lower), staticmethod(numpy_planners.upper)
 
 
 class HoeffdingSets(ConfidenceSets):
-    """Other confidence bounds: Hoeffding's for one fixed function, and an L1 ball for all of them at once.
+    """Other confidence bounds: Hoeffding for one fixed function, and an L1 ball for all functions.
 
     With probability 1 - delta/4 each, for all n (weights 1/(n (n + 1))) and numbers o of successors likewise,
     p f >= p_hat f - C h, and p f <= p_hat f + (max f) l, where l is half the L1 radius. What is left of delta is for
@@ -86,8 +86,8 @@ class HoeffdingSets(ConfidenceSets):
 
 
 @pytest.mark.parametrize("sets", [ConfidenceSets, NumpySets, HoeffdingSets])
-def test_another_confidence_bound_is_one_class(sets):
-    """The explorer keeps its promise with the bounds of any class that has ``radius``, ``low`` and ``up``."""
+def test_explorer_works_with_other_confidence_sets(sets):
+    """The guarantee holds with any class that has ``radius``, ``low`` and ``up``."""
     mdp = toy_models.open_grid_model(rows=3, cols=3, slip=0.1)
     counts, L, epsilon = TransitionCounts(mdp.n_states, mdp.n_actions, mdp.start), 4.0, 2.0
     estimates = CertifiedExplorer(counts, mdp.n_states, L, epsilon, 0.1, confidence=sets)
@@ -99,7 +99,7 @@ def test_another_confidence_bound_is_one_class(sets):
     assert audit_policies(mdp, X, policies, L, epsilon, None, lower, upper).ok
 
 
-def test_a_run_of_the_paper_is_the_same(monkeypatch):
+def test_ucbvi_run_is_the_same_with_numpy_planner(monkeypatch):
     mdp = toy_models.chain_model(n_states=5)
     runs = []
     for planner in (plan_finite_horizon, numpy_planners.stages):

@@ -1,4 +1,4 @@
-"""Several blocks of goals in one plan: how many threads there are changes nothing."""
+"""Planning in several threads gives the same result as in one."""
 
 import ctypes
 import threading
@@ -17,7 +17,7 @@ from adagoal.core.compiled_code import run_jobs_in_threads
 
 
 def explored(monkeypatch, cores):
-    """A small world, planned for as if it were a very large one."""
+    """Explore a small model with the settings of a very large one."""
     sizes, sweep = [], explorer.CertifiedExplorer._sweep_blocks
 
     def spy(self, blocks, exact, work):
@@ -44,14 +44,14 @@ def explored(monkeypatch, cores):
     return result
 
 
-def test_the_number_of_cores_changes_nothing(monkeypatch):
+def test_number_of_threads_does_not_change_the_result(monkeypatch):
     one, four = explored(monkeypatch, 1), explored(monkeypatch, 4)
     assert (one.steps, one.plans, one.certificates) == (four.steps, four.plans, four.certificates)
     for name, array in one.arrays.items():
         np.testing.assert_array_equal(array, four.arrays[name])
 
 
-def test_gaps_side_by_side_change_nothing(monkeypatch):
+def test_parallel_gaps_do_not_change_the_result(monkeypatch):
     results, jobs = [], []
 
     def counted(these, threads):
@@ -69,8 +69,8 @@ def test_gaps_side_by_side_change_nothing(monkeypatch):
         np.testing.assert_array_equal(array, two.arrays[name], err_msg=name)
 
 
-def test_an_error_waits_for_the_other_jobs():
-    """Whoever catches it may read the tables: nobody writes there any more."""
+def test_error_is_raised_after_the_other_jobs_ended():
+    """Code that catches the error can read the tables, because no thread writes to them."""
     begun, done = threading.Event(), []
 
     def slow():
@@ -88,7 +88,7 @@ def test_an_error_waits_for_the_other_jobs():
         assert done == [True]
 
 
-def test_a_gathered_block_has_no_memory_that_was_never_written():
+def test_gathered_block_has_no_uninitialised_memory():
     perturb = getattr(ctypes.CDLL(None), "mallopt", None)
     if perturb is None:
         pytest.skip("only glibc fills fresh memory on request")

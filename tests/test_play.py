@@ -1,4 +1,4 @@
-"""Playing a run's policies: steps are counted as in the theory, and a wrong certificate is found out."""
+"""``play``: steps are counted as in the theory, and wrong certificates are contradicted."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def within(trial: adagoal.Trial, exact: float) -> bool:
-    """Five standard errors: true in all but a few of ten million trials."""
+    """Whether a mean is within five standard errors."""
     return abs(trial.mean - exact) <= 5 * float(trial.steps.std()) / math.sqrt(len(trial.steps)) + 1e-9
 
 
-def test_the_mean_is_the_value_of_the_policy(folder: Path) -> None:
+def test_mean_steps_equal_the_policy_value(folder: Path) -> None:
     result = adagoal.load(folder)
     trials = adagoal.play(folder, episodes=2000, seed=1)
     assert [trial.goal for trial in trials] == result.goals
@@ -47,7 +47,7 @@ def test_the_mean_is_the_value_of_the_policy(folder: Path) -> None:
     assert not within(far, policy_value(SLIPPERY, result.policy(far.goal)) + 1)
 
 
-def test_a_policy_of_many_stages_starts_again_after_its_last(tmp_path: Path) -> None:
+def test_periodic_policy_restarts_after_its_last_stage(tmp_path: Path) -> None:
     arguments = {"n_states": 5, "slip": 0.4}
     more = {"method": "ucbvi", "method_args": {"bonus": "simplified", "horizon": 6}, "budget": 20_000}
     result = api.explore("chain", radius=6, epsilon=1, env_args=arguments, out=tmp_path, **more)  # type: ignore[arg-type]
@@ -61,16 +61,14 @@ def test_a_policy_of_many_stages_starts_again_after_its_last(tmp_path: Path) -> 
 
 @pytest.mark.parametrize("kind", [ModelEnv, PairEnv])
 @pytest.mark.parametrize("starts", [(0,), (0, 2)])
-def test_an_environment_object_is_played_as_it_is(
-    kind: type[ModelEnv], starts: tuple[int, ...], tmp_path: Path
-) -> None:
+def test_environment_objects_can_be_played(kind: type[ModelEnv], starts: tuple[int, ...], tmp_path: Path) -> None:
     result = api.explore(kind(SLIPPERY, starts), radius=7, epsilon=6, out=tmp_path)
     trials = adagoal.play(tmp_path, episodes=200, env=kind(SLIPPERY, starts))
     assert len(trials) == len(result.goals) >= 4
     assert all(trial.agrees for trial in trials)
 
 
-def test_the_seed_decides_and_the_run_stays_as_it_was(folder: Path) -> None:
+def test_seed_determines_the_episodes_and_the_folder_is_unchanged(folder: Path) -> None:
     before = {file.name: file.read_bytes() for file in folder.iterdir() if file.is_file()}
     one, two, other = (adagoal.play(folder, [4], episodes=50, seed=seed)[0].steps for seed in (3, 3, 4))
     np.testing.assert_array_equal(one, two)
@@ -78,7 +76,7 @@ def test_the_seed_decides_and_the_run_stays_as_it_was(folder: Path) -> None:
     assert before == {file.name: file.read_bytes() for file in folder.iterdir() if file.is_file()}
 
 
-def test_a_wrong_certificate_is_found_out(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_wrong_certificate_is_contradicted(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     row = json.loads((folder / "result.json").read_text())["goals"][-1]
     forged = shutil.copytree(folder, tmp_path / "forged")
     damaged_folders.forged_json(
@@ -94,12 +92,12 @@ def test_a_wrong_certificate_is_found_out(folder: Path, tmp_path: Path, capsys: 
 
 
 def geometric(rng: np.random.Generator, n: int) -> Floats:
-    """Mean 20, and 20 from anywhere."""
+    """Draw steps with mean 20, from any state."""
     return rng.geometric(0.05, n).astype(float)
 
 
 def rarely(rng: np.random.Generator, n: int) -> Floats:
-    """Nearly always one step, now and then hundreds: mean 10.98, and at most 500 from anywhere."""
+    """Draw mostly one step, rarely hundreds: mean 10.98, and at most 500 from any state."""
     return np.where(rng.random(n) < 0.02, rng.geometric(1 / 500, n), 1.0)
 
 
@@ -113,14 +111,14 @@ def tried(steps: Floats, lower: float, upper: float, rest: float) -> adagoal.Tri
 @pytest.mark.parametrize("episodes", [1, 3, 100])
 @pytest.mark.parametrize(("draw", "mean", "rest"), [(geometric, 20.0, 20.0), (rarely, 10.98, 500.0)])
 def test_true_certificates_are_rarely_contradicted(draw: Any, mean: float, rest: float, episodes: int) -> None:
-    """Nominally 1% at most, and far less in truth."""
+    """The nominal rate is 1%; the actual rate is far lower."""
     rng = np.random.default_rng(episodes)
     wrong = sum(not tried(draw(rng, episodes), mean, mean, rest).agrees for _ in range(200))
     assert wrong <= 2
 
 
 @pytest.mark.parametrize("factor", [0.5, 2.0])
-def test_certificates_off_by_a_factor_of_two_are_found_out(factor: float) -> None:
+def test_certificates_off_by_a_factor_of_two_are_contradicted(factor: float) -> None:
     rng = np.random.default_rng(0)
     found = 0
     for _ in range(30):
@@ -129,15 +127,15 @@ def test_certificates_off_by_a_factor_of_two_are_found_out(factor: float) -> Non
     assert found == 30
 
 
-def test_an_attempt_that_is_given_up_counts_for_as_much_as_it_should() -> None:
-    """P(T > 100 upper) <= 1/100: once is no contradiction at 99%, three times of three is."""
+def test_truncated_attempts_count_as_evidence() -> None:
+    """P(T > 100 upper) <= 1/100: one such attempt is no contradiction at 99%, three of three are."""
     once, always = np.array([math.inf]), np.full(3, math.inf)
     assert tried(once, 1.0, 5.0, 12.0).agrees
     assert not tried(always, 1.0, 5.0, 12.0).agrees
     assert tried(np.zeros(3), 0.0, 0.0, 12.0).agrees
 
 
-def test_few_episodes_of_an_honest_run(folder: Path) -> None:
+def test_few_episodes_do_not_contradict_true_certificates(folder: Path) -> None:
     for seed in range(20):
         assert all(trial.agrees for trial in adagoal.play(folder, episodes=3, seed=seed))
 
@@ -145,8 +143,8 @@ def test_few_episodes_of_an_honest_run(folder: Path) -> None:
 # --- environments that misbehave ---
 
 
-class Moody(ModelEnv):
-    """Raises now and then, by its own generator."""
+class RandomlyFailing(ModelEnv):
+    """Raises at random."""
 
     error: type[BaseException] = RuntimeError
     calm = 3000
@@ -158,12 +156,12 @@ class Moody(ModelEnv):
         return super().step(action)
 
 
-class Leaving(Moody):
+class RandomlyExiting(RandomlyFailing):
     error = SystemExit
 
 
-@pytest.mark.parametrize("kind", [Moody, Leaving])
-def test_an_environment_that_raises_at_random_is_one_line(kind: type[Moody], tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", [RandomlyFailing, RandomlyExiting])
+def test_randomly_failing_environment_gives_one_line_error(kind: type[RandomlyFailing], tmp_path: Path) -> None:
     with pytest.raises(
         adagoal.InputError, match=rf"raised {kind.error.__name__}: not today; what had been learnt is in"
     ):
@@ -178,29 +176,29 @@ def test_an_environment_that_raises_at_random_is_one_line(kind: type[Moody], tmp
     assert any("went on from a reset" in line for line in result.warnings)
 
 
-class Fickle(ModelEnv):
-    """Raises in the first ``angry`` steps."""
+class FailingFirst(ModelEnv):
+    """Raises in the first ``failures`` steps."""
 
-    angry = 0
+    failures = 0
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        if self.angry:
-            self.angry -= 1
+        if self.failures:
+            self.failures -= 1
             raise RuntimeError("not now")
         return super().step(action)
 
 
-def test_a_replay_that_raises_is_not_the_checkpoint_s_fault(tmp_path: Path) -> None:
-    """The episode under way cannot be replayed: the run goes on from a reset, and nothing that was counted is lost."""
+def test_failed_replay_continues_from_a_reset(tmp_path: Path) -> None:
+    """If the current episode cannot be replayed, the run continues from a reset and keeps all counts."""
     went_on = 0
     for budget in range(1000, 1004):
         folder = tmp_path / str(budget)
-        api.explore(Fickle(SLIPPERY), radius=8, epsilon=0.1, budget=budget, out=folder)
-        angry = Fickle(SLIPPERY)
-        angry.angry = 1
+        api.explore(FailingFirst(SLIPPERY), radius=8, epsilon=0.1, budget=budget, out=folder)
+        failures = FailingFirst(SLIPPERY)
+        failures.failures = 1
         try:
-            result = api.resume(folder, budget + 50, env=angry)
-        except EnvironmentFailure:  # there was nothing to replay: it raised in a step of the run
+            result = api.resume(folder, budget + 50, env=failures)
+        except EnvironmentFailure:  # nothing to replay: it raised in a step of the run
             continue
         assert (result.steps, result.void) == (budget + 50, [])
         went_on += any("went on from a reset" in line for line in result.warnings)
@@ -216,7 +214,7 @@ def test_wrong_types_are_named(folder: Path, wrong: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"), [(["--goals", "77"], "--goals: 77 is not among"), (["--episodes", "0"], "--episodes")]
 )
-def test_bad_input_gets_one_line(
+def test_bad_input_gives_one_line_error(
     folder: Path, arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run_command_line(["play", str(folder), *arguments]) == 2

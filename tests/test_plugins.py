@@ -1,4 +1,4 @@
-"""Worlds, goal rules and methods of other installed packages."""
+"""Plug-ins: environments, goal rules and methods of other installed packages."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ GROUPS = tomllib.loads((EXAMPLE / "pyproject.toml").read_text())["project"]["ent
 
 
 def install(monkeypatch: pytest.MonkeyPatch, folder: Path, package: str, groups: dict[str, dict[str, str]]) -> None:
-    """What an installer leaves of a package's entry points; the code is wherever Python finds it."""
+    """Write the entry points of a package as an installer does."""
     info = folder / f"{package.replace('-', '_')}-0.1.0.dist-info"
     info.mkdir(parents=True)
     (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package}\nVersion: 0.1.0\n")
@@ -35,7 +35,7 @@ def corridor(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("corridor")
-def test_a_run_with_the_world_the_rule_and_the_method_of_another_package(
+def test_run_with_environment_rule_and_method_of_another_package(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = tmp_path / "run"
@@ -43,7 +43,7 @@ def test_a_run_with_the_world_the_rule_and_the_method_of_another_package(
     assert run_command_line(["explore", "corridor", *asked.split(), "--budget", "500", "--out", str(folder)]) == 3
     assert (
         run_command_line(["resume", str(folder), "--budget", "10000000", "--quiet"]) == 0
-    )  # a folder may name installed code
+    )  # a run folder may name installed code
     assert run_command_line(["audit", str(folder)]) == 0
     assert adagoal.load(folder).goals == [0, 1, 2, 3, 4]
     assert (
@@ -63,7 +63,7 @@ def test_a_run_with_the_world_the_rule_and_the_method_of_another_package(
 
 
 @pytest.mark.usefixtures("corridor")
-def test_unknown_names_are_told_with_those_of_packages() -> None:
+def test_error_of_an_unknown_name_lists_plugins() -> None:
     with pytest.raises(adagoal.InputError, match="nearby"):
         goal_rules.resolve_rule("neerby")
     with pytest.raises(adagoal.InputError, match="cautious"):
@@ -74,7 +74,7 @@ def test_unknown_names_are_told_with_those_of_packages() -> None:
         adagoal.explore("corridor", 5, env_args={"width": 3})
 
 
-def test_our_own_names_cannot_be_taken(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_plugins_cannot_replace_built_in_names(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     groups = {
         user_code.PluginGroup.ENVIRONMENTS: {"grid": "nowhere:grid"},
         user_code.PluginGroup.GOAL_RULES: {"adagoal": "nowhere:rule"},
@@ -86,7 +86,7 @@ def test_our_own_names_cannot_be_taken(monkeypatch: pytest.MonkeyPatch, tmp_path
     assert registry.make_exact_model("grid", {}, None) is not None
 
 
-def test_a_package_that_cannot_be_used_is_one_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_broken_plugin_gives_one_line_error(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "odd_package.py").write_text("number = 3\ndef world(): return number\ndef broken(): 1 / 0\n")
     odd = {"gone": "nowhere:world", "three": "odd_package:number", "odd": "odd_package:world"}
     odd |= {"broken": "odd_package:broken", "twice": "odd_package:world"}
@@ -116,4 +116,4 @@ def test_a_package_that_cannot_be_used_is_one_line(monkeypatch: pytest.MonkeyPat
         methods.find_method("odd")
     assert {"gone", "odd"} <= {
         row.name for row in registry.list_environments()
-    }  # the list is not lost for one bad package
+    }  # one broken plug-in does not break the list

@@ -18,14 +18,14 @@ from experiments.exact_policies import optimal_policy
 
 
 def test_improper_policy_is_infinite_only_where_it_is() -> None:
-    # 0 -> 1 -> 2 (goal); 3 loops for ever; 4 reaches 3 with luck, else the goal
+    # 0 -> 1 -> 2 (goal); 3 loops for ever; 4 leads to 3 or to the goal
     mdp = model_from_rows([{1: 1.0}, {2: 1.0}, {2: 1.0}, {3: 1.0}, {3: 0.5, 2: 0.5}], 1)
     assert solver.policy_values(mdp, [0] * 5, 2).tolist() == [2, 1, 0, math.inf, math.inf]
     assert solver.policy_values(mdp, [0, 0, 0, 1, 0], 2).tolist() == [2, 1, 0, 3, 2.5]
 
 
-def test_astronomic_values_stay_exact() -> None:
-    """Walking left, one gets to the right end after some 10^27 steps; a factorisation would be lost."""
+def test_astronomical_values_are_exact() -> None:
+    """The policy that moves left reaches the right end after about 10^27 steps; LU factorisation would fail."""
     mdp = toy_models.chain_model(n_states=30, slip=0.1)
     step, expected = 1 / 0.1, 0.0
     for _ in range(29):
@@ -37,7 +37,7 @@ def test_astronomic_values_stay_exact() -> None:
 
 
 def unrolled_value(mdp: TabularMDP, actions: NDArray[np.int16], goal: int) -> float:
-    """The periodic policy as a stationary one on pairs (stage, state): stage H resets."""
+    """Return the value of a periodic policy as a stationary one on pairs (stage, state); stage H resets."""
     horizon, n = actions.shape
     big = np.zeros(((horizon + 1) * n, (horizon + 1) * n))
     for h in range(horizon + 1):
@@ -55,11 +55,11 @@ def unrolled_value(mdp: TabularMDP, actions: NDArray[np.int16], goal: int) -> fl
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_periodic_value_is_that_of_the_unrolled_chain(seed: int) -> None:
+def test_periodic_value_equals_the_unrolled_chain(seed: int) -> None:
     mdp = toy_models.random_dense(n_states=5, n_actions=2, seed=seed)
     rng = np.random.default_rng(seed)
     actions = rng.integers(0, 3, size=(4, 5)).astype(np.int16)
-    actions[0, 0] = 0  # a table of nothing but resets never leaves
+    actions[0, 0] = 0  # a policy that always resets never leaves the start
     for goal in range(1, 5):
         np.testing.assert_allclose(
             solver.periodic_value(mdp, actions, goal), unrolled_value(mdp, actions, goal), rtol=1e-10
@@ -114,7 +114,7 @@ def test_long_period_tends_to_the_stationary_value() -> None:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_value_from_the_start_is_that_among_all_states(seed: int) -> None:
+def test_value_from_the_start_equals_the_value_of_all_states(seed: int) -> None:
     mdp = extra_models.random_traps(n_states=12, n_actions=2, traps=3, branching=2, seed=seed)
     rng = np.random.default_rng(seed)
     for goal in range(12):
@@ -125,7 +125,7 @@ def test_value_from_the_start_is_that_among_all_states(seed: int) -> None:
 
 
 def by_a_dense_solve(mdp: TabularMDP, actions: NDArray[np.int16], goal: int) -> float:
-    """V^pi(s0 -> g): one linear system over the states that s0 leads to, infinite where one of them has no way."""
+    """Return V^pi(s0 -> g) by one linear system over the states reachable from s0, or infinity."""
     n = mdp.n_states
     p = np.zeros((n, n))
     for s in range(n):
@@ -142,7 +142,7 @@ def by_a_dense_solve(mdp: TabularMDP, actions: NDArray[np.int16], goal: int) -> 
 
 
 @pytest.mark.parametrize("state", [-1, 10])
-def test_a_state_that_is_none_has_no_action(state: int) -> None:
+def test_invalid_state_has_no_action(state: int) -> None:
     policy = Policy(3, np.ones((1, 10), np.int16), 2)
     assert policy(9) == 1
     with pytest.raises(InputError, match=r"state: must be in 0\.\.9"):

@@ -40,7 +40,7 @@ OTHER_RUNS: dict[str, list[dict[str, Any]]] = {
 
 
 class Line(gymnasium.Env[int, int]):
-    """Five states in a row, in Python code: adagoal does not know its model."""
+    """A chain of five states in Python code, without a known model."""
 
     observation_space = gymnasium.spaces.Discrete(5)
     action_space = gymnasium.spaces.Discrete(2)
@@ -135,19 +135,19 @@ def listed_groups() -> dict[str, list[list[Any]]]:
     return groups
 
 
-def test_the_list_has_what_the_demo_calls() -> None:
+def test_list_has_the_functions_of_the_demo() -> None:
     assert sorted_rows(record_in_process("certified")) == sorted_rows(listed_groups()["certified"])
 
 
 @pytest.mark.slow
-def test_the_list_has_what_every_method_calls() -> None:
+def test_list_has_the_functions_of_every_method() -> None:
     recorded, listed = record_all(), listed_groups()
     assert recorded.keys() == listed.keys()
     for group, rows in recorded.items():
         assert sorted_rows(rows) == sorted_rows(listed[group]), group
 
 
-def test_types_are_read_as_they_are_written() -> None:
+def test_types_survive_json() -> None:
     rows = [row for rows in listed_groups().values() for row in rows]
     assert len(rows) > 60
     for name, *types in rows:
@@ -175,7 +175,7 @@ def add_first(x, y):
 
 @pytest.fixture
 def sample(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """A module with compiled functions, and an empty cache of its own."""
+    """A module with compiled functions and its own empty cache."""
     (tmp_path / "sample_kernels.py").write_text(SAMPLE)
     monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.setattr(numba.config, "CACHE_DIR", str(tmp_path / "cache"))
@@ -200,7 +200,7 @@ def test_other_processes_fill_the_cache(sample: Any) -> None:
         assert precompilation.compile_in_processes({name: signatures[name] for name in present}) == 0
         assert lines[0] == "compiling, first run only: 0 of 2 functions"
         assert "2 of 2 functions" in lines[-1]
-        # A process that fails is no reason to fail: the run would compile the function itself, or raise there.
+        # A failed process is ignored: the run compiles the function itself, or raises then.
         assert precompilation.compile_in_processes(signatures) <= 1
         n_lines = len(lines)
         assert sample.add_twice(1, 2) == 5
@@ -212,7 +212,7 @@ def test_other_processes_fill_the_cache(sample: Any) -> None:
     assert precompilation.find_missing(present) == []
 
 
-def test_a_helper_called_from_python_is_python_code(sample: Any) -> None:
+def test_helper_called_from_python_runs_as_python(sample: Any) -> None:
     assert sample.twice(2) == 4
     assert sample.add_twice(1, 2) == 5
     assert sample.twice(2) == 4, "also after it was compiled"
@@ -221,12 +221,12 @@ def test_a_helper_called_from_python_is_python_code(sample: Any) -> None:
 
 
 def test_functions_do_not_take_options_from_their_callers(sample: Any) -> None:
-    """Else results would depend on which function was compiled first."""
+    """Otherwise results would depend on which function was compiled first."""
     for function in compiled_code.COMPILED_FUNCTIONS.values():
         assert {"fastmath", "error_model", "forceinline"} <= function.targetoptions.keys()
 
 
-def test_a_display_shows_compilation(sample: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_progress_display_shows_compilation(sample: Any, capsys: pytest.CaptureFixture[str]) -> None:
     with ProgressDisplay():
         sample.add_twice(1, 2)
     assert capsys.readouterr().err == "compiling, first run only: add_twice\n"
@@ -235,7 +235,7 @@ def test_a_display_shows_compilation(sample: Any, capsys: pytest.CaptureFixture[
     assert capsys.readouterr().err == ""
 
 
-def test_a_first_run_says_at_once_that_it_compiles(
+def test_first_run_announces_compilation(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     announced: list[Path] = []
@@ -250,7 +250,7 @@ def test_a_first_run_says_at_once_that_it_compiles(
     assert capsys.readouterr().err == ""
 
 
-def test_warm_says_what_it_did(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_warm_reports_what_it_compiled(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     given: list[precompilation.Signatures] = []
     answers = iter([7, 0])
     monkeypatch.setattr(
@@ -263,7 +263,7 @@ def test_warm_says_what_it_did(monkeypatch: pytest.MonkeyPatch, capsys: pytest.C
     assert capsys.readouterr().out == f"all {len(given[0])} functions are compiled already\n"
 
 
-def test_the_cache_is_empty_if_the_folder_in_use_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cache_counts_as_empty_if_the_folder_in_use_is_empty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     package = tmp_path / "package"
     (package / "__pycache__").mkdir(parents=True)
     (package / "__pycache__" / "module.f-1.py311.nbi").touch()

@@ -1,4 +1,4 @@
-"""The fixtures reach and explored, in runs of pytest of their own."""
+"""The pytest fixtures ``reach`` and ``explored``, in separate pytest processes."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def run(tmp_path: Path, body: str) -> str:
 def run_pytest(tmp_path: Path) -> str:
     """Run the tests of a folder in another process, which finds the plug-in by the entry point of pyproject.toml."""
     points = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["entry-points"]["pytest11"]
-    # In an installed adagoal the same point is there twice, and pytest takes one of them.
+    # An installed adagoal has the same entry point, and pytest uses one of them.
     installed = tmp_path / "plugin-0.dist-info"
     installed.mkdir()
     (installed / "METADATA").write_text("Metadata-Version: 2.1\nName: plugin\nVersion: 0\n")
@@ -73,16 +73,16 @@ def run_pytest(tmp_path: Path) -> str:
         ("explored(machine(invariants=[lambda c: c.n < 2]))", "1 failed", "fails:<lambda> within 10 calls"),
     ],
 )
-def test_fixtures(tmp_path: Path, body: str, outcome: str, text: str) -> None:
+def test_fixtures_report_success_and_failure(tmp_path: Path, body: str, outcome: str, text: str) -> None:
     output = run(tmp_path, body)
     assert outcome in output, output
     assert text in output
-    # The script is printed if there is a way to show.
+    # The script is printed if there is a path to the state.
     has_way = ("passed" in outcome) if "reach" in body else ("failed" in outcome and "budget" not in body)
     assert ("machine.up()" in output) == has_way
 
 
-def test_the_example(tmp_path: Path) -> None:
+def test_documented_example(tmp_path: Path) -> None:
     for file in (ROOT / "examples" / "circuit-breaker").glob("*.py"):
         (tmp_path / file.name).write_text(file.read_text())
     output = run_pytest(tmp_path)

@@ -21,27 +21,27 @@ def first(rng: np.random.Generator) -> int:
     return int(rng.integers(2**63))
 
 
-def test_every_purpose_and_every_number_of_indices_has_its_own_stream() -> None:
+def test_purposes_and_indices_have_different_streams() -> None:
     drawn = [first(random_stream(seed, purpose, *i)) for seed in range(6) for purpose in StreamPurpose for i in INDICES]
     explorations = [first(np.random.default_rng(seed)) for seed in range(6)]
     assert len({*drawn, *explorations}) == len(drawn) + len(explorations)
 
 
 def test_trailing_zeros_count() -> None:
-    """They do not in ``default_rng([seed, purpose, 0])``, which is ``default_rng([seed, purpose])``."""
+    """In contrast to ``default_rng([seed, purpose, 0])``, which equals ``default_rng([seed, purpose])``."""
     assert first(np.random.default_rng([3, 4, 0])) == first(np.random.default_rng([3, 4]))
     for purpose in StreamPurpose:
         assert first(random_stream(0, purpose, 0)) != first(random_stream(0, purpose))
         assert first(random_stream(0, purpose, 7, 0)) != first(random_stream(0, purpose, 7))
 
 
-def test_keys_of_jax_differ_as_streams_do() -> None:
+def test_jax_keys_differ_as_streams_do() -> None:
     keys = {tuple(jax_key_data(seed, purpose, *i)) for seed in range(3) for purpose in StreamPurpose for i in INDICES}
     assert len(keys) == 3 * len(StreamPurpose) * len(INDICES)
 
 
 @pytest.mark.parametrize("index", [-1, 2**32])
-def test_an_index_that_would_take_two_words_is_refused(index: int) -> None:
+def test_index_of_more_than_32_bits_is_refused(index: int) -> None:
     spoken_twice = (np.random.SeedSequence(0, spawn_key=key).generate_state(2) for key in ((2**32 + 5,), (5, 1)))
     np.testing.assert_array_equal(*spoken_twice)
     with pytest.raises(ValueError, match=r"must lie in \[0, 2\^32\)"):

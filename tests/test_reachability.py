@@ -29,7 +29,7 @@ def run(**changes: Any) -> adagoal.Result:
     return adagoal.explore(**{**LAKE, **changes})
 
 
-def test_a_lake_is_certified_and_audited():
+def test_frozen_lake_is_certified_and_audited():
     result = run()
     assert result.status is Status.CERTIFIED
     assert adagoal.audit(result).ok
@@ -39,7 +39,7 @@ def test_a_lake_is_certified_and_audited():
     assert "within 20 steps with probability at least 0.6" in result._repr_html_()
 
 
-def test_a_policy_is_a_table_for_each_step():
+def test_policy_has_one_table_per_step():
     result = run()
     policy = result.policy(result.goals[-1])
     assert policy.actions.shape == (20, 16)
@@ -51,7 +51,7 @@ def test_a_policy_is_a_table_for_each_step():
 
 
 def brute_force(mdp, goal, within, avoid):
-    """The largest probability, state by state and in the order of the definition."""
+    """Return the largest probability, computed state by state from the definition."""
     S, A = mdp.n_states, mdp.n_actions
     h = [float(s == goal and not avoid[s]) for s in range(S)]
     for _ in range(within):
@@ -69,7 +69,7 @@ def brute_force(mdp, goal, within, avoid):
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_the_exact_solver_is_that_of_the_definition(seed):
+def test_exact_solver_equals_the_definition(seed):
     mdp = toy_models.random_sparse(n_states=7, n_actions=3, seed=seed, branching=3)
     avoid = np.arange(7) == 3
     found = largest_probabilities(mdp, range(7), 6, avoid)
@@ -77,7 +77,7 @@ def test_the_exact_solver_is_that_of_the_definition(seed):
 
 
 def known_sets(mdp):
-    """Confidence sets of radius 0 around the true kernel."""
+    """Return confidence sets of radius 0 around the true kernel."""
     S, A = mdp.n_states, mdp.n_actions
     K = int(np.diff(mdp.indptr).max())
     successor, p = np.zeros((S * A, K), np.int32), np.zeros((S * A, K))
@@ -89,7 +89,7 @@ def known_sets(mdp):
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_without_uncertainty_both_bounds_are_the_truth(seed):
+def test_both_bounds_are_exact_without_uncertainty(seed):
     mdp = toy_models.random_sparse(n_states=7, n_actions=3, seed=seed, branching=3)
     avoid = np.arange(7) == 3
     goals = HorizonGoals(np.arange(7)[:, None], np.arange(7), mdp.terminal | avoid, avoid, mdp.absent, -1.0)
@@ -103,27 +103,27 @@ def test_without_uncertainty_both_bounds_are_the_truth(seed):
 
 
 def masked_model(rare):
-    """The start leads to the goal 2, or with probability ``rare`` to 1, where action 0 is absent and 1 leads to 0."""
+    """Return a model: the start leads to goal 2, or with probability ``rare`` to 1, where action 0 is masked."""
     first = {2: 1.0 - rare, 1: rare}
     rows = [first, first, {0: 1.0}, {0: 1.0}, {2: 1.0}, {2: 1.0}]
     return model_from_rows(rows, 2, start=0, action_mask=[[1, 1], [0, 1], [1, 1]])
 
 
-def test_an_absent_action_gives_up():
+def test_masked_action_gives_up():
     table, avoid = np.zeros((3, 3), np.int16), np.zeros(3, bool)
     assert policy_probability(masked_model(0.5), table, 2, avoid) == 0.5
     table[:, 1] = 1
     assert policy_probability(masked_model(0.5), table, 2, avoid) == 0.75
 
 
-def test_policies_give_up_in_states_never_seen():
+def test_policies_give_up_in_unseen_states():
     result = adagoal.explore(masked_model(1e-9), within=3, probability=0.8, epsilon=0.1, goals=[2], seed=0)
     assert result.status is Status.CERTIFIED
     assert result.arrays["visits"][1] == 0
     assert (result.policy(2).actions[:, 1] == result.reset_action).all()
 
 
-def test_the_audit_speaks_of_probabilities():
+def test_audit_reports_probabilities():
     result = run(budget=5_000)
     right, wrong = (str(adagoal.audit(one)) for one in (run(), replace(result, goals=[])))
     assert "All 11 policies are within epsilon = 0.2 of the best probability within 20 steps (C1)." in right
@@ -131,7 +131,7 @@ def test_the_audit_speaks_of_probabilities():
     assert "goals are missing with probability at least 0.6, or returned below probability 0.4." in wrong
 
 
-def test_labels_of_exported_goals_win(tmp_path):
+def test_labels_of_exported_goals_take_precedence(tmp_path):
     rows = [{1: 1.0}, {2: 0.5, 3: 0.5}, *[{3: 1.0}] * 6]
     danger = np.arange(4) == 1
     model = replace(model_from_rows(rows, 2), sets=dict.fromkeys(("goal_3", "avoid", "danger"), danger))
@@ -155,7 +155,7 @@ def test_rounding_drops_no_goal_of_probability_one(method):
 
 
 def divergence_missed(rng, p, n, weaken=1.0):
-    """Whether the ball of one pair has ever lost p, in a run of n transitions."""
+    """Return whether the ball of one pair ever excludes p in n transitions."""
     counts = TransitionCounts(len(p), 1, 0, width=len(p))
     sets = RestartedBalls(counts, len(p), 1, 1, 0.3, len(p))
     for t, successor in enumerate(rng.choice(len(p), n, p=p)):
@@ -174,14 +174,14 @@ def divergence_missed(rng, p, n, weaken=1.0):
     return False
 
 
-def test_restarted_balls_hold_and_weakened_ones_are_caught():
+def test_restarted_balls_hold_and_weakened_ones_fail():
     rng = np.random.default_rng(0)
     for p in (np.array([0.5, 0.5]), np.array([0.8, 0.15, 0.05])):
         assert np.mean([divergence_missed(rng, p, 3000) for _ in range(40)]) <= 0.15
         assert np.mean([divergence_missed(rng, p, 3000, weaken=0.2) for _ in range(40)]) > 0.4
 
 
-def test_a_restart_makes_the_ball_smaller():
+def test_restart_makes_the_ball_smaller():
     counts = TransitionCounts(3, 1, 0)
     sets, plain = (RestartedBalls(counts, 3, 3, 3, 0.1, 3) for _ in range(2))
     rng = np.random.default_rng(0)
@@ -189,7 +189,7 @@ def test_a_restart_makes_the_ball_smaller():
         record_transition(counts, 0, 0, int(successor))
         if counts.n[0] % 50 == 0:
             sets.update()
-    plain.update()  # one look at the end: no restart yet
+    plain.update()  # one update at the end: no restart yet
     assert sets.restarts[0, 0] >= 2
     assert sets.model().r[0] < 0.95 * plain.model().r[0]
 
@@ -201,7 +201,7 @@ def test_no_claim_is_false(family, seed):
     assert not probabilities.broken(record)
 
 
-def test_the_check_is_not_blind():
+def test_weakened_bounds_are_detected():
     records = [probabilities.run_task(task, budget=20_000) for task in probabilities.tasks(0, 28, 0)]
     assert sum(map(probabilities.broken, records)) >= 10
     assert {kind for record in records for kind in record["first_miss"]} == {"lower", "upper"}
@@ -231,7 +231,7 @@ def test_labels_of_sets_can_be_avoided():
 
 
 class Walk(gymnasium.Env):
-    """A walk on 0..4 whose states are found on the way; moves fail with probability 0.2, and 4 ends the episode."""
+    """A walk on 0..4 with undeclared states; moves fail with probability 0.2, and 4 ends the episode."""
 
     observation_space = gymnasium.spaces.MultiDiscrete([5])
     action_space = gymnasium.spaces.Discrete(2)
@@ -247,7 +247,7 @@ class Walk(gymnasium.Env):
         return np.array([self.place]), 0.0, self.place == 4, False, {}
 
 
-def test_states_that_are_found_on_the_way(tmp_path):
+def test_states_numbered_as_found(tmp_path):
     """The start is inferred from resets, the number of states is unknown, and the policy is played."""
     setting = {"within": 4, "probability": 0.5, "epsilon": 0.25, "max_states": 10, "seed": 0}
     result = adagoal.explore(Walk(), **setting, out=tmp_path)
@@ -264,7 +264,7 @@ def test_states_that_are_found_on_the_way(tmp_path):
 
 
 @pytest.mark.parametrize("max_states", [10, 100])
-def test_labels_of_states_that_are_found_on_the_way_can_be_avoided(max_states):
+def test_labels_of_states_numbered_as_found_can_be_avoided(max_states):
     setting = {"within": 4, "probability": 0.3, "epsilon": 0.25, "max_states": max_states, "seed": 0}
     misspelt = adagoal.explore(Walk(), **setting, avoid=["lava", "[0]"])
     assert misspelt.status is Status.CERTIFIED
@@ -309,8 +309,8 @@ class RandomStart(gymnasium.Env):
 
 
 @pytest.mark.parametrize("numbered", [True, False])
-def test_a_random_first_observation_has_step_one(numbered, tmp_path):
-    """Three steps with the draw: from 0 only action 0 is fast enough, which row 0 of the table need not know."""
+def test_random_first_observation_takes_one_step(numbered, tmp_path):
+    """Three steps including the draw: from 0 only action 0 is fast enough."""
     setting = {"within": 3, "probability": 0.5, "epsilon": 0.1, "seed": 0, "max_states": None if numbered else 10}
     goals = [3, 5] if numbered else {"three": lambda x: x[0] == 3}
     explored = adagoal.explore(RandomStart(numbered), **setting, goals=goals, out=tmp_path)
@@ -330,7 +330,7 @@ def test_a_random_first_observation_has_step_one(numbered, tmp_path):
                 assert policy.act(observation) == policy.reset_action
         lower, upper = result.certificate(goal)
         assert lower - 0.05 < reached / 400 < upper + 0.05
-    # Giving up for an observation never seen starts the next attempt, too.
+    # Giving up after an unseen observation starts the next attempt, too.
     state = policy.find(RandomStart(numbered).reset(seed=1)[0])
     policy(state)
     find, policy.find = policy.find, lambda observation: None
@@ -340,7 +340,7 @@ def test_a_random_first_observation_has_step_one(numbered, tmp_path):
     assert policy(state) == policy(state, 2)
 
 
-def test_resume_is_bit_for_bit(tmp_path, monkeypatch):
+def test_resume_equals_uninterrupted_run(tmp_path, monkeypatch):
     whole, count = run(), 0
 
     def crash(_):
@@ -363,7 +363,7 @@ def test_resume_is_bit_for_bit(tmp_path, monkeypatch):
     assert {p.name for p in adagoal.export(tmp_path, "drn")} >= {"certified.drn", "properties.props"}
 
 
-def test_a_budget_keeps_what_is_known():
+def test_budget_keeps_certified_bounds():
     result = run(budget=5_000)
     assert result.status is Status.BUDGET
     assert result.open_goals
@@ -390,7 +390,7 @@ def test_a_budget_keeps_what_is_known():
         ({"method": "ucbvi"}, "method: ucbvi does not bound probabilities"),
     ],
 )
-def test_bad_input_is_one_line(changes, message):
+def test_bad_input_gives_one_line_error(changes, message):
     with pytest.raises(adagoal.InputError, match=message) as caught:
         run(**changes)
     assert "\n" not in str(caught.value)
@@ -435,12 +435,12 @@ def test_storm_agrees_on_the_program_and_on_the_exported_intervals(tmp_path):
         assert low <= exact <= high
 
 
-def test_a_goal_that_holds_a_known_start_is_certain():
+def test_goal_that_contains_a_known_start_has_probability_one():
     assert run(goals=[0]).certificates == {0: (1.0, 1.0)}
 
 
 @pytest.mark.parametrize("goals", [{"here": lambda x: x[0] == 1}, None])
-def test_a_goal_that_holds_an_inferred_start_is_as_certain_as_the_reset(goals):
+def test_goal_that_contains_an_inferred_start_is_as_certain_as_the_reset(goals):
     setting = {"within": 2, "probability": 0.9, "epsilon": 0.1, "max_states": 10, "goals": goals}
     result = adagoal.explore(Walk(), **setting)
     assert result.status is Status.CERTIFIED

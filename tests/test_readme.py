@@ -1,4 +1,4 @@
-"""The numbers in the README and on the first pages are those of the run that they name."""
+"""The numbers in the README and on the first pages equal those of the named run."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def demo() -> adagoal.Result:
     return adagoal.explore("two-room", radius=40, epsilon=1.0, delta=0.1, seed=0)
 
 
-def test_the_readme_shows_the_certificate_of_its_run(demo: adagoal.Result) -> None:
+def test_readme_shows_the_certificate_of_its_run(demo: adagoal.Result) -> None:
     text = (ROOT / "README.md").read_text()
     lower, upper = demo.certificate(23)
     assert demo.status == "certified"
@@ -26,6 +26,6 @@ def test_the_readme_shows_the_certificate_of_its_run(demo: adagoal.Result) -> No
     assert f'result.label(23)  # "{demo.label(23)}"' in text
 
 
-def test_the_first_page_counts_the_cells_of_its_run(demo: adagoal.Result) -> None:
+def test_first_page_counts_the_cells_of_its_run(demo: adagoal.Result) -> None:
     assert f"{len(demo.goals)} of the 52 cells are certified" in (ROOT / "docs/index.md").read_text()
     assert len(demo.certificates) == 52

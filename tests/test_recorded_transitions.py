@@ -1,4 +1,4 @@
-"""Recorded transitions: every form of input, certificates without a step, and what must hold for them."""
+"""Recorded transitions: input formats, certificates without steps, and their assumptions."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SWITCH = [("off", "press", "on"), ("on", "press", "off")]
 
 
 def model_of(rows: list[dict[int, float]], n_actions: int, **facts: Any) -> adagoal.Model:
-    """A model from one {successor: probability} per pair."""
+    """Return a model from one {successor: probability} per pair."""
     P = np.zeros((len(rows) // n_actions, n_actions, len(rows) // n_actions))
     for pair, row in enumerate(rows):
         for successor, p in row.items():
@@ -33,7 +33,7 @@ def model_of(rows: list[dict[int, float]], n_actions: int, **facts: Any) -> adag
 
 
 def lake_log(steps: int, seed: int) -> tuple[Any, ...]:
-    """Arrays (s, a, s', terminated) of uniform actions on FrozenLake 4x4."""
+    """Return arrays (s, a, s', terminated) of uniform actions on FrozenLake 4x4."""
     P = gymnasium.make("FrozenLake-v1").unwrapped.P  # type: ignore[attr-defined]
     rng, state, rows = default_rng(seed), 0, []
     for action, k in zip(rng.integers(4, size=steps).tolist(), rng.integers(3, size=steps).tolist(), strict=True):
@@ -46,12 +46,12 @@ def lake_log(steps: int, seed: int) -> tuple[Any, ...]:
 
 
 def in_order_of_appearance(log: tuple[Any, ...]) -> list[int]:
-    """The states of a log in the order in which they appear."""
+    """Return the states of a log in the order in which they appear."""
     return list(dict.fromkeys(np.column_stack([log[0], log[2]]).ravel().tolist()))
 
 
 def lake_model(order: list[int]) -> adagoal.Model:
-    """FrozenLake 4x4 with its states in another order."""
+    """Return FrozenLake 4x4 with its states in another order."""
     table = gymnasium.make("FrozenLake-v1").unwrapped.P  # type: ignore[attr-defined]
     P, terminal = np.zeros((16, 4, 16)), np.zeros(16, bool)
     for s in range(16):
@@ -66,9 +66,7 @@ def lake_model(order: list[int]) -> adagoal.Model:
 @pytest.mark.parametrize(
     ("steps", "radius", "epsilon"), [(60_000, 6, 3.0), pytest.param(2_000_000, 20, 2.0, marks=pytest.mark.slow)]
 )
-def test_a_log_of_the_lake_gives_the_certificate_of_a_run_with_the_same_counts(
-    steps: int, radius: float, epsilon: float
-) -> None:
+def test_log_gives_the_certificate_of_a_run_with_the_same_counts(steps: int, radius: float, epsilon: float) -> None:
     log = lake_log(steps, seed=1)
     order = in_order_of_appearance(log)
     assert len(order) == 16
@@ -107,13 +105,13 @@ def model_rows(model: adagoal.Model) -> Any:
     return P.reshape(model.n_states, model.n_actions, model.n_states)
 
 
-def test_the_steps_of_a_run_are_counted_as_in_the_run(tmp_path: Path) -> None:
+def test_recorded_run_is_counted_as_in_the_run(tmp_path: Path) -> None:
     run = adagoal.explore("grid", 4, env_args={"rows": 3, "cols": 3, "slip": 0.2}, out=tmp_path / "r", record=True)
     steps = adagoal.transitions(tmp_path / "r")
-    # The bounds of a run also profit from its earlier plans, here by one per cent.
+    # A run also uses its earlier plans, which improves its bounds by one per cent here.
     result = adagoal.certify_data(steps, 4, 1.05, start=0, reset_action=run.reset_action, n_states=9)
     assert result.status == "certified"
-    # A reset that the log has is no pair.
+    # A recorded reset is not a pair.
     assert len(result.view.actions) == run.reset_action
     assert result.arrays["moves_count"].sum() == run.arrays["moves_count"].sum()
     assert {result.label(g) for g in result.goals} == {str(g) for g in run.goals}
@@ -134,7 +132,7 @@ def write(path: Path, text: str) -> Path:
 
 
 def fake_minari(episodes: list[tuple[list[int], list[int], list[bool]]], states: int) -> Any:
-    """A dataset with the attributes of Minari's that are read."""
+    """Return a dataset with the attributes of Minari that adagoal reads."""
     parts = [
         SimpleNamespace(observations=np.array(o), actions=np.array(a), terminations=np.array(t)) for o, a, t in episodes
     ]
@@ -142,7 +140,7 @@ def fake_minari(episodes: list[tuple[list[int], list[int], list[bool]]], states:
     return SimpleNamespace(iterate_episodes=lambda: iter(parts), **spaces)
 
 
-def test_all_forms_of_the_same_log_are_the_same(tmp_path: Path) -> None:
+def test_all_formats_of_a_log_give_the_same_result(tmp_path: Path) -> None:
     rows = [(4, 1, 7, False, 0), (7, 0, 2, True, 0), (4, 1, 4, False, 1), (4, 0, 2, True, 1)]
     columns = dict(
         zip(("state", "action", "next_state", "terminated", "episode"), zip(*rows, strict=True), strict=True)
@@ -194,7 +192,7 @@ lobby,badge,hall
 """
 
 
-def test_twenty_lines_by_hand_are_too_few_and_say_what_to_try(tmp_path: Path) -> None:
+def test_short_log_lists_the_pairs_to_try_next(tmp_path: Path) -> None:
     result = adagoal.certify_data(write(tmp_path / "door.csv", HAND), 8, start="lobby", n_states=4)
     assert result.status == "budget"
     assert set(result.open_goals) <= set(result.goals)
@@ -207,12 +205,12 @@ def test_twenty_lines_by_hand_are_too_few_and_say_what_to_try(tmp_path: Path) ->
 
 
 def door(rng: Generator, state: str, action: str) -> str:
-    """The true world behind the lines by hand."""
+    """Return the true model of the log written by hand."""
     good = {("lobby", "badge"): "hall", ("hall", "badge"): "lift", ("lift", "up"): "roof", ("lift", "badge"): "hall"}
     return good[state, action] if (state, action) in good and rng.random() < 0.8 else state
 
 
-def test_what_to_try_next_is_enough(tmp_path: Path) -> None:
+def test_suggested_pairs_suffice_for_a_certificate(tmp_path: Path) -> None:
     rng, rows = default_rng(0), [tuple(line.split(",")) for line in HAND.splitlines()[1:]]
     result = adagoal.certify_data(rows, 8, start="lobby", n_states=4)
     rounds = 0
@@ -224,7 +222,7 @@ def test_what_to_try_next_is_enough(tmp_path: Path) -> None:
             rows += [(state, action, door(rng, state, action)) for _ in range(row["more"])]
         result = adagoal.certify_data(rows, 8, start="lobby", n_states=4)
     assert {result.label(g) for g in result.goals} == {"lobby", "hall", "lift", "roof"}
-    # Not more than a few times what a run needs that chooses its steps itself.
+    # At most a few times the steps of an exploration.
     assert len(rows) < 60_000
 
 
@@ -252,7 +250,7 @@ BAD = {
 
 
 @pytest.mark.parametrize("case", BAD)
-def test_bad_files_are_one_line(tmp_path: Path, case: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_bad_files_give_one_line_error(tmp_path: Path, case: str, capsys: pytest.CaptureFixture[str]) -> None:
     text, reason = BAD[case]
     path = write(tmp_path / "log.csv", text)
     if case == "binary":
@@ -304,21 +302,21 @@ def test_bad_files_are_one_line(tmp_path: Path, case: str, capsys: pytest.Captur
         ("no-such.csv", {"start": 0}, "no-such.csv: no such file"),
     ],
 )
-def test_bad_arguments_are_one_line(data: Any, arguments: dict[str, Any], reason: str) -> None:
+def test_bad_arguments_give_one_line_error(data: Any, arguments: dict[str, Any], reason: str) -> None:
     with pytest.raises(adagoal.InputError) as error:
         adagoal.certify_data(data, **{"radius": 3.0} | arguments)
     assert reason in str(error.value)
     assert "\n" not in str(error.value)
 
 
-# What must hold: anybody may choose the actions, but no transition may be left out because of its outcome.
+# Assumption: any rule may choose the actions, but no transition may be omitted because of its outcome.
 
 # From state 0, action 0 reaches the goal 1 with probability 0.3 and action 1 with 0.5; from 1 both lead back.
 COIN = model_of([{0: 0.7, 1: 0.3}, {0: 0.5, 1: 0.5}, {0: 1.0}, {0: 1.0}], 2)
 
 
 def play_coin(rng: Generator, choose: Callable[[list[Step]], int | None], most: int = 400) -> list[Step]:
-    """Steps of a behaviour that sees all steps before it chooses an action, or None to end the log."""
+    """Play a behaviour that sees all previous steps and chooses an action, or None to end the log."""
     rows: list[Step] = []
     state = 0
     while len(rows) < most and (action := choose(rows)) is not None:
@@ -346,7 +344,7 @@ def avoid_surprise(rows: list[Step]) -> int | None:
 
 
 def broken_logs(logs: Iterator[list[Step]], delta: float) -> tuple[int, int]:
-    """The number of logs, and of those whose certificates contradict the model."""
+    """Return the number of logs, and of those whose certificates contradict the model."""
     broken = total = 0
     for rows in logs:
         if len({s for row in rows for s in (row[0], row[2])}) < 2:
@@ -361,7 +359,7 @@ def broken_logs(logs: Iterator[list[Step]], delta: float) -> tuple[int, int]:
 def test_any_adaptive_behaviour_keeps_the_certificates(choose: Callable[[list[Step]], int | None]) -> None:
     total, broken = broken_logs((play_coin(default_rng(seed), choose) for seed in range(25)), delta=0.3)
     assert total >= 20
-    # Each fails with probability 0.3 at most; in fact the bounds are far from tight.
+    # Each fails with probability 0.3 at most; the bounds are not tight.
     assert broken <= 2
 
 
@@ -376,7 +374,7 @@ def test_transitions_chosen_by_their_outcome_break_the_certificates() -> None:
     assert total == broken == 4
 
 
-def test_pairs_left_out_before_their_outcome_do_no_harm() -> None:
+def test_pairs_omitted_before_their_outcome_keep_the_certificates() -> None:
     def thinned(seed: int) -> list[Step]:
         rows = play_coin(default_rng(seed), lambda rows: len(rows) % 2, 2000)
         return [row for i, row in enumerate(rows) if i % 3]
@@ -387,16 +385,16 @@ def test_pairs_left_out_before_their_outcome_do_no_harm() -> None:
 # Starts
 
 
-def test_the_start_is_where_all_episodes_begin_and_is_only_believed() -> None:
+def test_start_is_inferred_from_the_episodes() -> None:
     rows = [(0, 0, 1, False, i) for i in range(300)]
     given = adagoal.certify_data(rows, 2, start=0, n_states=2)
     believed = adagoal.certify_data(rows, 2, n_states=2)
     (_, sure), (_, wider) = given.certificate("1"), believed.certificate("1")
     assert sure < wider
-    assert believed.arrays["visits"].sum() == 600  # every episode is a reset
+    assert believed.arrays["visits"].sum() == 600  # every episode counts as a reset
 
 
-def test_several_first_states_have_a_virtual_start() -> None:
+def test_several_first_states_give_a_virtual_start() -> None:
     rng = default_rng(0)
     rows = []
     for episode in range(3000):
@@ -427,7 +425,7 @@ def test_an_event_log_is_certified_by_activities(tmp_path: Path) -> None:
     assert {result.label(g) for g in result.goals} == {"(start)", "order", "check", "ship", "(end)"}
 
 
-def test_a_log_with_a_memory_is_void() -> None:
+def test_non_markovian_log_is_void() -> None:
     # Whether "b" is followed by "c" or "d" depends on what was before it.
     cases = [("a1", "b", "c"), ("a2", "b", "d")] * 200
     columns = {
@@ -442,7 +440,7 @@ def test_a_log_with_a_memory_is_void() -> None:
 # Data before the first step of a run
 
 
-def test_data_save_steps_of_a_run(tmp_path: Path) -> None:
+def test_data_reduces_the_steps_of_a_run(tmp_path: Path) -> None:
     setting: dict[str, Any] = {"env": "grid", "env_args": {"rows": 3, "cols": 3, "slip": 0.2}, "radius": 5}
     alone = adagoal.explore(**setting, out=tmp_path / "alone", record=True)
     steps = adagoal.transitions(tmp_path / "alone")
@@ -458,7 +456,7 @@ def test_data_save_steps_of_a_run(tmp_path: Path) -> None:
         adagoal.explore(**setting, data=data, out=tmp_path / "run")
 
 
-def test_a_run_with_data_is_resumed_bit_for_bit(tmp_path: Path) -> None:
+def test_resume_with_data_equals_uninterrupted_run(tmp_path: Path) -> None:
     setting: dict[str, Any] = {"env": "chain", "radius": 6, "data": [(0, 1, 1), (1, 1, 2)] * 50}
     whole = adagoal.explore(**setting)
     half = whole.steps // 2
@@ -469,7 +467,7 @@ def test_a_run_with_data_is_resumed_bit_for_bit(tmp_path: Path) -> None:
     assert again.steps == whole.steps
 
 
-def test_data_of_a_stepped_environment() -> None:
+def test_data_for_a_gym_environment() -> None:
     env = gymnasium.make("FrozenLake-v1")
     s, a, n, t = lake_log(30_000, 3)
     run = adagoal.explore(env, 4, 2.0, data=(s, a, n, t))
@@ -489,13 +487,13 @@ def test_data_of_a_stepped_environment() -> None:
         ({"data": [(0, 0, 1)], "method": "ucbvi"}, "works with the method certified only"),
     ],
 )
-def test_data_that_do_not_fit_the_environment(arguments: dict[str, Any], reason: str) -> None:
+def test_data_that_does_not_fit_the_environment_gives_one_line_error(arguments: dict[str, Any], reason: str) -> None:
     with pytest.raises(adagoal.InputError) as error:
         adagoal.explore("chain", 3, **arguments)
     assert reason in str(error.value)
 
 
-def test_an_audit_refuses_names_that_do_not_fit() -> None:
+def test_audit_refuses_unknown_state_names() -> None:
     result = adagoal.certify_data(SWITCH * 400, 2, start="off", n_states=2)
     with pytest.raises(adagoal.InputError, match="has no state 'off', which the data have"):
         adagoal.audit(result, "chain")
@@ -507,7 +505,9 @@ def test_an_audit_refuses_names_that_do_not_fit() -> None:
 # The command
 
 
-def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_certify_data_command(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     write(tmp_path / "door.csv", HAND)
     command = ["certify-data", "door.csv", "--radius", "8", "--start", "lobby", "--n-states", "4"]

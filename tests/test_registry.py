@@ -18,7 +18,7 @@ from adagoal.envs.simulator import ModelSimulator
 
 
 @pytest.mark.parametrize("name", sorted(set(registry.MODEL_BUILDERS) - {"grid-file"}))
-def test_built_in_worlds_have_their_models(name: str) -> None:
+def test_built_in_environments_have_models(name: str) -> None:
     world, shown = registry.make_single_env(name, {}, None, None)
     model = registry.make_exact_model(name, {}, None)
     assert isinstance(world, ModelSimulator)
@@ -61,7 +61,7 @@ def test_arguments_reach_the_builder(tmp_path: Any) -> None:
         ("CartPole-v1", {}, "continuous observations"),
     ],
 )
-def test_bad_input_is_one_clear_line(env: str, arguments: dict[str, Any], words: str) -> None:
+def test_bad_input_gives_one_line_error(env: str, arguments: dict[str, Any], words: str) -> None:
     with pytest.raises(InputError) as caught:
         registry.make_single_env(env, arguments, None, None)
     assert words in str(caught.value)
@@ -85,14 +85,14 @@ def test_other_bad_input() -> None:
         registry.make_single_env(SimpleNamespace(reset=None, step=None), {}, None, None)  # type: ignore[arg-type]
 
 
-def test_missing_minigrid_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_minigrid_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "minigrid", None)
     with pytest.raises(InputError, match=r"needs minigrid: .*\[minigrid\]"):
         registry.make_single_env("MiniGrid-Empty-5x5-v0", {}, None, None)
 
 
 @pytest.mark.parametrize("old", ["Taxi-v3", "CliffWalking-v0", "FrozenLake"])
-def test_old_ids_stand_for_the_newest_version(old: str) -> None:
+def test_old_ids_give_the_newest_version_with_a_warning(old: str) -> None:
     world, name = registry.make_single_env(old, {}, None, None)
     assert name == old
     assert isinstance(world, ModelSimulator)
@@ -100,7 +100,7 @@ def test_old_ids_stand_for_the_newest_version(old: str) -> None:
     assert old in world.warnings[0]
 
 
-def test_frozen_lake_is_its_own_table() -> None:
+def test_frozen_lake_model_equals_its_table() -> None:
     mdp = registry.make_exact_model("FrozenLake-v1", {}, None)
     assert mdp is not None
     assert np.flatnonzero(mdp.terminal).tolist() == [5, 7, 11, 12, 15]
@@ -115,7 +115,7 @@ def test_frozen_lake_is_its_own_table() -> None:
     assert len(small.row(0, 2)[0]) == 1
 
 
-def test_taxi_starts_anywhere_or_where_the_seed_says() -> None:
+def test_taxi_start_is_random_or_fixed_by_the_seed() -> None:
     anywhere, fixed = registry.make_exact_model("Taxi-v4", {}, None), registry.make_exact_model("Taxi-v4", {}, 0)
     assert anywhere is not None
     assert fixed is not None
@@ -126,12 +126,12 @@ def test_taxi_starts_anywhere_or_where_the_seed_says() -> None:
     assert fixed.labels[fixed.start].startswith("taxi (")
 
 
-def test_a_fickle_taxi_does_not_play_by_its_table() -> None:
+def test_fickle_taxi_has_no_exact_model() -> None:
     world, _ = registry.make_single_env("Taxi-v4", {"fickle_passenger": True}, 0, None)
     assert isinstance(world, GymAdapter)
 
 
-def test_objects_are_stepped_and_keep_their_numbers() -> None:
+def test_environment_objects_are_stepped_and_keep_their_state_numbers() -> None:
     env = gymnasium.make("FrozenLake-v1")
     world, name = registry.make_single_env(env, {}, None, None)
     assert isinstance(world, GymAdapter)
@@ -144,7 +144,7 @@ def test_objects_are_stepped_and_keep_their_numbers() -> None:
     assert same == name
 
 
-def test_description_lists_every_world_with_its_arguments() -> None:
+def test_description_lists_every_environment_with_its_arguments() -> None:
     rows = {row.name: row for row in registry.list_environments()}
     assert set(registry.MODEL_BUILDERS) < set(rows)
     assert rows["two-room"].arguments == {"layout": "left", "eta": 0.001, "slip": 0.1}

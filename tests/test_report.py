@@ -1,4 +1,4 @@
-"""The report says what the result says, in one page that needs nothing else; and the progress display."""
+"""The report is one self-contained page with the numbers of the result; and the progress display."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ ARGUMENTS = {"rows": 3, "cols": 3}
 
 
 def own_part(page: Path) -> str:
-    """The page without the script of Bokeh."""
+    """Return the page without the script of Bokeh."""
     return re.sub(r'<script type="application/octet-stream" id="bokeh">[^<]*</script>', "", page.read_text())
 
 
 def data_of(page: Path) -> tuple[Any, dict[str, Any]]:
-    """The facts and arrays in a page."""
+    """Return the facts and arrays in a page."""
     (block,) = re.findall(r'<script type="application/octet-stream" id="data">([^<]*)</script>', page.read_text())
     return unpack_data_block(base64.b64decode(block))
 
@@ -50,7 +50,7 @@ def partial() -> Result:
     return api.explore("grid", 6, env_args=ARGUMENTS, budget=3000)
 
 
-def test_page_needs_nothing_else(certified: Result, tmp_path: Path) -> None:
+def test_page_is_self_contained(certified: Result, tmp_path: Path) -> None:
     page = own_part(write_report(certified, tmp_path))
     rest = page.replace('<link rel="icon" href="data:,">', "")
     assert not re.findall(r"(?:src|href)=", rest)
@@ -69,9 +69,6 @@ def test_figures_are_written_on_request(certified: Result, tmp_path: Path) -> No
     certified.save(tmp_path)
     assert run_command_line(["report", str(tmp_path), "--png"]) == 0
     assert {file.name for file in tmp_path.glob("*.png")} == {"goals.png", "progress.png"}
-    page = own_part(tmp_path / "report.html")
-    static = page[page.index("<noscript>") : page.index("</noscript>")]
-    assert re.findall(r'src="([^"]*)"', static) == ["goals.png", "progress.png"], "for readers without JavaScript"
 
 
 def test_every_number_is_in_the_page(certified: Result, tmp_path: Path) -> None:
@@ -91,10 +88,10 @@ def test_every_number_is_in_the_page(certified: Result, tmp_path: Path) -> None:
     np.testing.assert_array_equal(arrays["moment_upper"][:, :-1], certified.arrays["past_upper"].T[order])
 
 
-def test_policies_of_the_past_are_those_of_its_upper_bounds(
+def test_earlier_policies_match_earlier_upper_bounds(
     certified: Result, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """Those of the last moment are nearly those of the result, and a run that is too large has none."""
+    """The latest ones nearly equal those of the result; a run that is too large has none."""
     arrays, bounded = certified.arrays, np.isfinite(certified.arrays["past_upper"])
     assert arrays["past_policy"].shape == (bounded.sum(), 9)
     last = arrays["past_policy"][-int(bounded[-1].sum()) :]
@@ -108,7 +105,7 @@ def test_policies_of_the_past_are_those_of_its_upper_bounds(
     assert "moment_policy" not in data_of(write_report(large, tmp_path))[1]
 
 
-def test_the_observed_model_is_in_the_page(certified: Result, tmp_path: Path) -> None:
+def test_page_contains_the_observed_model(certified: Result, tmp_path: Path) -> None:
     _, arrays = data_of(write_report(certified, tmp_path))
     row, actions = arrays["row"], certified.reset_action
     assert len(row) == 9 * actions + 1
@@ -118,7 +115,7 @@ def test_the_observed_model_is_in_the_page(certified: Result, tmp_path: Path) ->
     assert (np.diff(row.astype(int)) <= 9).all()
 
 
-def test_a_large_run_keeps_its_page_small(certified: Result, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_page_of_a_large_run_is_small(certified: Result, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("adagoal.report.exploration_panels.PageLimits.policy_entries", 4 * 9)
     _, arrays = data_of(write_report(certified, tmp_path))
     assert arrays["policy"].shape[0] == 4
@@ -130,10 +127,10 @@ def test_a_large_run_keeps_its_page_small(certified: Result, tmp_path: Path, mon
     assert f"adagoal watch {tmp_path}" in page
 
 
-def test_a_panel_is_one_function_and_one_script(
+def test_panel_is_added_by_one_function_and_one_script(
     certified: Result, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nothing else is touched to add one. The browser shows it in ``test_report_in_browser.py``."""
+    """``test_report_in_browser.py`` shows the panel in the browser."""
 
     def episode_lengths(source: ExplorationSource) -> PanelContent:
         steps = source.result.arrays["past_steps"].astype(float)
@@ -156,8 +153,8 @@ def test_a_panel_is_one_function_and_one_script(
         write_report(certified, tmp_path / "run")
 
 
-def test_places_of_a_world_without_a_map() -> None:
-    """A diamond with a tail, and a state that no edge leads to."""
+def test_layout_of_an_environment_without_a_map() -> None:
+    """The graph is a diamond with a tail and one unconnected state."""
     source, target = np.array([0, 0, 1, 2, 3]), np.array([1, 2, 3, 3, 4])
     place = layered_positions(0, np.array([True] * 6 + [False]), source, target)
     assert place[:, 0].tolist()[:6] == [0, 1, 1, 2, 3, 4]
@@ -165,7 +162,7 @@ def test_places_of_a_world_without_a_map() -> None:
     assert np.isnan(place[6]).all()
 
 
-def test_a_block_is_read_as_it_was_packed() -> None:
+def test_data_block_is_unpacked_unchanged() -> None:
     arrays = {"a": np.arange(3, dtype=np.float32), "b": np.zeros((0, 2), np.uint8), "c": np.array([[1.5, np.inf]])}
     facts, found = unpack_data_block(pack_data_block({"text": "שלום"}, arrays))
     assert facts == {"text": "שלום"}
@@ -188,8 +185,8 @@ def test_unfinished_run_lists_its_open_goals(partial: Result, tmp_path: Path) ->
     assert np.isinf(data_of(write_report(unknown, tmp_path))[1]["upper"]).all()
 
 
-def test_an_unfinished_curriculum_claims_what_it_has_finished(tmp_path: Path) -> None:
-    """A first stage that was cut short has certified nothing, although no goal that was seen is open."""
+def test_unfinished_curriculum_claims_only_finished_stages(tmp_path: Path) -> None:
+    """An interrupted first stage has certified nothing, although no known goal is open."""
     early, late = (api.explore("two-room", "auto", budget=steps, out=tmp_path / str(steps)) for steps in (2, 30_000))
     assert (early.certified_radius, early.open_goals) == (None, [])
     assert "was certified" not in str(make_headline(early))
@@ -202,7 +199,7 @@ def test_an_unfinished_curriculum_claims_what_it_has_finished(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("status", ["stopped", "budget", "interrupted"])
-def test_no_guarantee_is_said_everywhere(partial: Result, status: str, tmp_path: Path) -> None:
+def test_missing_guarantee_is_stated_everywhere(partial: Result, status: str, tmp_path: Path) -> None:
     result = replace(partial, guarantee=False, status=status, open_goals=partial.open_goals[:1])
     page = own_part(write_report(result, tmp_path))
     assert page.count("no guarantee") >= 4, "title, status, what is unknown, estimates"
@@ -229,8 +226,8 @@ def test_report_is_the_same_from_the_stored_view(certified: Result, tmp_path: Pa
     np.testing.assert_array_equal(stored.layout.walls, view.layout.walls)
 
 
-def test_names_of_states_are_data(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Markup of the terminal, of mathtext and of pages, escape sequences, and letters that turn a line around."""
+def test_state_names_are_escaped(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Names contain markup, mathtext, escape sequences and direction marks."""
     assert (
         run_command_line(
             ["explore", "failing_envs:Named-v0", "--radius", "8", "--budget", "4000", "--out", str(tmp_path)]
@@ -260,7 +257,7 @@ def test_any_label_can_be_drawn(partial: Result, tmp_path: Path) -> None:
     assert facts["labels"] == [f"{state} {to_single_line(name)}" for state, name in enumerate(labels)]
 
 
-def test_what_an_environment_prints_is_not_in_the_json(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_prints_of_the_environment_are_not_in_json(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     folder = str(tmp_path)
     assert (
         run_command_line(
@@ -277,7 +274,7 @@ def test_what_an_environment_prints_is_not_in_the_json(tmp_path: Path, capfd: py
         json.loads(capfd.readouterr().out)
 
 
-def test_worlds_without_a_map(tmp_path: Path) -> None:
+def test_reports_of_environments_without_a_map(tmp_path: Path) -> None:
     for name, budget in (("chain", None), ("random-sparse", 2000)):
         result = api.explore(name, 5, budget=budget)
         facts, arrays = data_of(write_report(result, tmp_path / name, png=True))
@@ -289,7 +286,7 @@ def test_worlds_without_a_map(tmp_path: Path) -> None:
     assert bare.exists(), "an environment that cannot be built again has numbers instead of names"
 
 
-def test_run_that_saw_nothing(tmp_path: Path) -> None:
+def test_report_of_a_run_without_steps(tmp_path: Path) -> None:
     assert write_report(api.explore("two-room", 40, budget=1), tmp_path / "two-room", png=True).exists()
     assert write_report(api.explore("CliffWalking-v1", 5, budget=1), tmp_path / "cliff", png=True).exists()
 
@@ -304,7 +301,7 @@ def test_expected_total_follows_the_trace() -> None:
     assert extrapolate_total_steps([], 1.0) is None
 
 
-def test_progress_prints_plain_lines_where_there_is_no_terminal(
+def test_progress_prints_plain_lines_without_a_terminal(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("adagoal.runs.progress_display.PLAIN_LINE_SECONDS", 0.0)

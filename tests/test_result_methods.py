@@ -1,4 +1,4 @@
-"""What results can do by themselves: check, play, show, plot, export and frame; and misspelt arguments."""
+"""Methods of results, misspelt arguments, and install commands for missing extras."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def result() -> adagoal.Result:
     return adagoal.explore("grid", **GRID)
 
 
-def test_the_methods_are_the_functions(result: adagoal.Result, tmp_path: Path) -> None:
+def test_methods_equal_the_public_functions(result: adagoal.Result, tmp_path: Path) -> None:
     assert result.audit() == adagoal.audit(result)
     assert [t.mean for t in result.play([1], 20, seed=3)] == [t.mean for t in adagoal.play(result, [1], 20, seed=3)]
     assert result.show().html == adagoal.show(result).html
@@ -37,14 +37,14 @@ def test_the_methods_are_the_functions(result: adagoal.Result, tmp_path: Path) -
     assert str(result.audit()).startswith("The audit found no error.\nAll 4 policies are within epsilon = 1 ")
 
 
-def test_a_figure_is_shown_in_notebooks(result: adagoal.Result) -> None:
+def test_figures_are_shown_in_notebooks(result: adagoal.Result) -> None:
     assert result.plot()._repr_png_().startswith(b"\x89PNG")
     with pytest.raises(adagoal.InputError, match="run: must be the result of an exploration or of training, got int"):
         adagoal.plot(3)  # type: ignore[arg-type]
 
 
 def test_data_frames(result: adagoal.Result, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With a stand-in, because pandas is no dependency; the real one gets the same arguments."""
+    """Uses a stand-in, because pandas is not a dependency."""
 
     class Frame(dict[str, Any]):
         def __init__(self, rows: Any, columns: Any = None) -> None:
@@ -70,7 +70,7 @@ def test_data_frames(result: adagoal.Result, monkeypatch: pytest.MonkeyPatch) ->
             method()
 
 
-def test_states_that_are_numbered_as_they_are_met_need_the_folder(tmp_path: Path) -> None:
+def test_play_and_export_of_states_numbered_as_found_need_the_folder(tmp_path: Path) -> None:
     env = PairEnv(SLIPPERY, (0,))
     saved = adagoal.explore(env, 4, max_states=20, out=tmp_path / "run")
     assert saved.folder == tmp_path / "run" == adagoal.load(tmp_path / "run").folder
@@ -102,17 +102,17 @@ def test_states_that_are_numbered_as_they_are_met_need_the_folder(tmp_path: Path
         ),
     ],
 )
-def test_misspelt_arguments(call: Callable[[], Any], line: str) -> None:
+def test_misspelt_arguments_get_suggestions(call: Callable[[], Any], line: str) -> None:
     with pytest.raises(adagoal.InputError) as error:
         call()
     assert str(error.value) == line
 
 
-def test_an_unknown_argument_is_one_line() -> None:
+def test_unknown_argument_gives_one_line_error() -> None:
     assert "\n" not in str(unknown_argument("explore", "a\nb", ["radius"]))
 
 
-def test_a_finished_run_warns_where_it_was_called(tmp_path: Path) -> None:
+def test_warning_points_to_the_calling_line(tmp_path: Path) -> None:
     adagoal.explore("grid", **GRID, out=tmp_path / "run")
     with pytest.warns(RunWarning, match="already contains this finished run") as caught:
         adagoal.explore("grid", **GRID, out=tmp_path / "run")
@@ -158,7 +158,7 @@ def test_a_finished_run_warns_where_it_was_called(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_the_command_fits_the_installation(
+def test_install_command_fits_the_installation(
     prefix: str, origin: dict[str, Any], extra: str, package: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "prefix", prefix)
@@ -172,7 +172,7 @@ def test_the_command_fits_the_installation(
     assert install_command("deep") == extra.format(pip="pip"), "the environment is activated"
 
 
-def test_environments_of_uv_have_no_pip(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_install_command_in_a_uv_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "pyvenv.cfg").write_text("home = /usr/bin\nuv = 0.5.1\n")
     monkeypatch.setattr(sys, "prefix", str(tmp_path))
     monkeypatch.setattr(installation, "_checkout", lambda: Path("/home/a/adagoal"))
@@ -180,7 +180,7 @@ def test_environments_of_uv_have_no_pip(tmp_path: Path, monkeypatch: pytest.Monk
     assert install_command("deep") == expected
 
 
-def test_an_environment_of_training_is_not_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_training_environment_gives_a_hint_instead_of_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
     # Another test may have registered the environments of gymnasium_robotics in this process.
     for name in [name for name in gymnasium.registry if name.startswith("FetchReach")]:
         monkeypatch.delitem(gymnasium.registry, name)
@@ -191,7 +191,7 @@ def test_an_environment_of_training_is_not_unknown(monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.parametrize("command", ["train", "check"])
-def test_the_missing_extra_is_named_for_the_environment(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_error_names_the_missing_extra_of_an_environment(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     for name in [name for name in gymnasium.registry if name.startswith("FetchReach")]:
         monkeypatch.delitem(gymnasium.registry, name)

@@ -1,4 +1,4 @@
-"""What a run says at its end: its goals, and the command that goes on."""
+"""The text at the end of a run: its goals, and the command that resumes it."""
 
 from __future__ import annotations
 
@@ -22,9 +22,7 @@ from adagoal.runs import result_text
 from adagoal.runs.result import load_result
 
 
-def test_the_command_that_goes_on_names_code_that_the_folder_may_not_run(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_resume_command_names_user_code(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "rule.py").write_text("def rule(known):\n    return known.eligible.astype(float)\n")
     (tmp_path / "goals.py").write_text("def even(state):\n    return state % 2\n")
     code = {"goal_rule": f"{tmp_path}/rule.py:rule", "goals": f"{tmp_path}/goals.py:even"}
@@ -38,7 +36,7 @@ def test_the_command_that_goes_on_names_code_that_the_folder_may_not_run(
     assert f"{line} --budget 800" in (out / "report.html").read_text()
 
 
-def test_the_command_that_goes_on_with_a_training() -> None:
+def test_resume_command_of_a_training_run() -> None:
     config, folder = Config("arm:Arm-v0", steps=100, goal_rule="mine.py:rule"), Path("a b")
     assert (
         result_text.resume_training_command(config, folder, 50)
@@ -51,8 +49,8 @@ def test_the_command_that_goes_on_with_a_training() -> None:
     assert result_text.resume_training_command(Config("object:Arm"), folder, 50) == "adagoal.resume('a b', env=...)"
 
 
-def test_a_run_that_is_not_finished(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Goals without an upper bound yet, and an audit that asks for more than has been promised."""
+def test_summary_of_an_unfinished_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Some goals have no upper bound yet, and the audit says that the run is not finished."""
     asked = ["--radius", "9", "--epsilon", "1", "--budget", "40", "--quiet", "--out", str(tmp_path)]
     assert run_command_line(["explore", "two-room", *asked]) == 3
     assert " or more open  " in capsys.readouterr().out
@@ -62,7 +60,7 @@ def test_a_run_that_is_not_finished(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert "certificates hold.\n" in told.out
 
 
-def test_the_goals_are_listed_at_the_end_of_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_goals_are_listed_at_the_end_of_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.stdout", io.TextIOWrapper(io.BytesIO(), "utf-8"))
     for rows, last in ((1, "│ radius 20"), (4, "2 more: adagoal show 'a b' --top 12")):
         result = adagoal.explore("grid", 20, 4.0, env_args={"rows": rows, "cols": 3})
@@ -72,8 +70,8 @@ def test_the_goals_are_listed_at_the_end_of_a_run(monkeypatch: pytest.MonkeyPatc
         assert listed[-1] == last
 
 
-def test_the_command_that_goes_on_has_a_budget_that_may_suffice(tmp_path: Path) -> None:
-    """The page says how many more steps the run may need, and the command beside it allows them."""
+def test_resume_command_has_a_sufficient_budget(tmp_path: Path) -> None:
+    """The page estimates the remaining steps, and the command beside it allows them."""
     done = adagoal.explore("chain", 4, budget=100)
     trace = np.array([(10 ** (k / 2), 1, 10.0 if k < 6 else 4.95, 1) for k in range(11)])  # at 100,000 steps
     result = replace(done, status=Status.BUDGET, steps=100_000, arrays={**done.arrays, "trace": trace})
@@ -88,7 +86,7 @@ def test_the_command_that_goes_on_has_a_budget_that_may_suffice(tmp_path: Path) 
 
 
 class NoReport:
-    """Ctrl-C while the report is imported."""
+    """Raises KeyboardInterrupt when the report module is imported."""
 
     def find_spec(self, name: str, *rest: Any) -> None:
         if name == "adagoal.report":
@@ -96,7 +94,7 @@ class NoReport:
 
 
 @pytest.mark.parametrize("moment", ["imported", "written"])
-def test_ctrl_c_while_the_report_is_written_leaves_the_run_as_it_is(
+def test_ctrl_c_during_the_report_does_not_change_the_run(
     moment: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def interrupted(*given: Any) -> None:

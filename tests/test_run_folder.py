@@ -1,4 +1,4 @@
-"""The run folder: old or new after a crash anywhere, nothing damaged accepted, an old run safe until the new one is."""
+"""Run folders: saves are atomic under crashes and full disks, and a new run replaces the old one atomically."""
 
 import errno
 import os
@@ -28,15 +28,15 @@ from sample_folder import KIND, read_numbers, read_state, results, state, write_
 
 
 @pytest.fixture
-def unsynced(monkeypatch):
-    """Many saves in little time: what syncing is for, no test can see."""
+def skip_file_sync(monkeypatch):
+    """Skip syncing to disk, which these tests do not need."""
     monkeypatch.setattr(os, "fsync", lambda handle: None)
 
 
 # --- saving ---
 
 
-def test_a_save_is_read_back_and_the_last_two_checkpoints_are_kept(tmp_path):
+def test_save_is_read_back_and_the_last_two_checkpoints_are_kept(tmp_path):
     run = write_folder(tmp_path / "a" / "run", 1, 2, 3)
     assert read_numbers(run) == (3, 3)
     assert sorted(os.listdir(run / CHECKPOINTS_FOLDER)) == ["checkpoint-000002.npz", "checkpoint-000003.npz"]
@@ -51,7 +51,7 @@ def test_a_save_is_read_back_and_the_last_two_checkpoints_are_kept(tmp_path):
     assert find_saved_run(run).kind == KIND
 
 
-def test_checkpoints_and_results_are_saved_apart(tmp_path):
+def test_checkpoints_and_results_are_saved_independently(tmp_path):
     with open_locked_folder(tmp_path, KIND) as folder:
         folder.save_files(state(1))
         assert read_numbers(tmp_path) == (1, None)
@@ -70,14 +70,14 @@ def test_equal_content_gives_equal_files(tmp_path):
     assert all((a / name).read_bytes() == (b / name).read_bytes() for name in damaged_folders.run_files(a))
 
 
-def test_saving_takes_a_small_share_of_the_time():
+def test_save_interval_limits_the_share_of_time():
     assert not save_interval_elapsed(9.0, 0.01)
     assert save_interval_elapsed(10.0, 0.01)
     assert not save_interval_elapsed(60.0, 6.0)
     assert save_interval_elapsed(200.0, 6.0)
 
 
-def test_the_user_s_own_files_are_left_alone(tmp_path):
+def test_user_files_are_not_changed(tmp_path):
     own = {"policies.npz": b"mine", "notes.txt": b"years of work", "thesis.pdf.part": b"half"}
     for name, data in own.items():
         (tmp_path / name).write_bytes(data)
@@ -99,7 +99,7 @@ class Killed(BaseException):
 
 
 class Killer:
-    """Raises at the k-th call into the system, and at every later one: the process is dead."""
+    """Simulates the death of the process at the k-th system call: raises there and in all later calls."""
 
     def __init__(self, patch: pytest.MonkeyPatch, after: int) -> None:
         self.left, self.dead = after, False
@@ -119,7 +119,7 @@ class Killer:
 
 
 def killed(path: Path, after: int, work) -> bool:
-    """Do the work in the folder until the k-th call; whether it was cut off."""
+    """Run the work until the k-th system call; return whether it was interrupted."""
     with pytest.MonkeyPatch.context() as patch:
         killer = Killer(patch, after)
         try:
@@ -145,7 +145,7 @@ def every_crash(template: Path, tmp_path: Path, work, allowed: set, final) -> No
         assert found in allowed, f"after {after} calls: {found}"
         seen.add(found)
         before = set(damaged_folders.run_files(path))
-        with open_locked_folder(path, KIND):  # opening cleans up and changes nothing
+        with open_locked_folder(path, KIND):  # opening removes temporary files and changes nothing else
             assert read_numbers(path) == found
         assert set(damaged_folders.run_files(path)) <= before | {
             "result.json",
@@ -166,12 +166,12 @@ def every_crash(template: Path, tmp_path: Path, work, allowed: set, final) -> No
     assert after > 20
 
 
-def test_a_crash_at_any_call_of_a_save_leaves_the_old_state_or_the_new_one(tmp_path, unsynced):
+def test_crash_at_any_call_of_a_save_leaves_the_old_or_new_state(tmp_path, skip_file_sync):
     template = write_folder(tmp_path / "template", 1, 2)
     every_crash(template, tmp_path, lambda f: f.save_files(state(3), results(3)), {(2, 2), (3, 3)}, (3, 3))
 
 
-def test_a_crash_at_any_call_of_a_replacement_leaves_the_old_run_or_the_new_one(tmp_path, unsynced):
+def test_crash_at_any_call_of_a_replacement_leaves_the_old_or_new_run(tmp_path, skip_file_sync):
     template = write_folder(tmp_path / "template", 1, 2)
 
     def replace(folder):
@@ -182,7 +182,7 @@ def test_a_crash_at_any_call_of_a_replacement_leaves_the_old_run_or_the_new_one(
     assert not (tmp_path / "crash0").exists()
 
 
-def test_a_crash_in_the_first_save_leaves_no_run_or_the_new_one(tmp_path, unsynced):
+def test_crash_in_the_first_save_leaves_no_run_or_the_new_one(tmp_path, skip_file_sync):
     after = 0
     while killed(path := tmp_path / f"new{after}", after, lambda folder: folder.save_files(state(1))):
         saved = find_saved_run(path)
@@ -240,7 +240,7 @@ def kill_in_a_loop(path: Path, times: int) -> None:
         said = process.stdout.readline()
         deadline = time.monotonic() + rng.uniform(0, 0.05)
         while time.monotonic() < deadline:
-            read_numbers(path)  # readers need no lock, and see one state at any time
+            read_numbers(path)  # readers need no lock and always see a consistent state
         process.send_signal(signal.SIGKILL)
         said += process.stdout.read()
         process.wait()
@@ -252,19 +252,19 @@ def kill_in_a_loop(path: Path, times: int) -> None:
         last = number
 
 
-def test_kill_9_while_saving(tmp_path):
+def test_sigkill_during_saves(tmp_path):
     kill_in_a_loop(tmp_path / "run", 4)
 
 
 @pytest.mark.slow
-def test_kill_9_while_saving_often(tmp_path):
+def test_many_sigkills_during_saves(tmp_path):
     kill_in_a_loop(tmp_path / "run", 100)
 
 
 # --- the lock, replacement, failures ---
 
 
-def test_the_lock_comes_first_and_dies_with_its_holder(tmp_path):
+def test_lock_is_taken_first_and_released_by_the_death_of_its_holder(tmp_path):
     run = write_folder(tmp_path, 1)
     with open_locked_folder(run, KIND) as folder:
         before = {name: (run / name).read_bytes() for name in damaged_folders.run_files(run)}
@@ -276,7 +276,7 @@ def test_the_lock_comes_first_and_dies_with_its_holder(tmp_path):
         pass
 
 
-def test_the_lock_dies_with_its_holder_even_if_workers_live_on(tmp_path):
+def test_lock_is_released_although_worker_processes_survive(tmp_path):
     script = (
         "import os, sys, time; from pathlib import Path; from adagoal.runs.run_folder import open_locked_folder\n"
         "with open_locked_folder(Path(sys.argv[1]), 'training'):\n"
@@ -300,7 +300,7 @@ def test_the_lock_dies_with_its_holder_even_if_workers_live_on(tmp_path):
         process.stdout.close()
 
 
-def test_an_error_before_the_first_checkpoint_leaves_the_old_run_as_it_was(tmp_path):
+def test_error_before_the_first_checkpoint_does_not_change_the_old_run(tmp_path):
     run = write_folder(tmp_path, 1, 2)
     before = {name: (run / name).read_bytes() for name in damaged_folders.run_files(run)}
     with open_locked_folder(run, "training") as folder:
@@ -310,7 +310,7 @@ def test_an_error_before_the_first_checkpoint_leaves_the_old_run_as_it_was(tmp_p
     assert before == {name: (run / name).read_bytes() for name in damaged_folders.run_files(run)}
 
 
-def test_a_new_run_of_another_kind_replaces_the_old_one_and_its_results(tmp_path):
+def test_new_run_of_another_kind_replaces_the_old_one_and_its_results(tmp_path):
     run = write_folder(tmp_path, 1, 2)
     with open_locked_folder(run, "training") as folder:
         with pytest.raises(InputError, match=r"holds a run of another kind \(exploration\)"):
@@ -326,7 +326,7 @@ def test_a_new_run_of_another_kind_replaces_the_old_one_and_its_results(tmp_path
     ]
 
 
-def test_a_folder_in_which_nothing_was_saved_is_not_left_behind(tmp_path):
+def test_folder_without_a_save_is_removed(tmp_path):
     with pytest.raises(RuntimeError), open_locked_folder(tmp_path / "runs" / "new", KIND):
         raise RuntimeError
     with pytest.raises(InputError), open_locked_folder(tmp_path / "runs" / "new", KIND) as folder:
@@ -335,7 +335,7 @@ def test_a_folder_in_which_nothing_was_saved_is_not_left_behind(tmp_path):
 
 
 @pytest.mark.parametrize("call", ["fsync", "replace", "open"])
-def test_what_the_system_refuses_is_one_line_and_leaves_the_old_state(tmp_path, monkeypatch, call):
+def test_system_error_gives_one_line_error_and_keeps_the_old_state(tmp_path, monkeypatch, call):
     run, real = write_folder(tmp_path, 1), getattr(os, call)
 
     def full(*arguments, **options):
@@ -355,7 +355,7 @@ def test_what_the_system_refuses_is_one_line_and_leaves_the_old_state(tmp_path, 
     assert read_numbers(run) == (2, 2)
 
 
-def test_without_room_for_a_third_checkpoint_the_oldest_is_given_up(tmp_path, monkeypatch):
+def test_oldest_checkpoint_is_deleted_if_there_is_no_space_for_a_third(tmp_path, monkeypatch):
     run, real = write_folder(tmp_path, 1, 2), os.fsync
 
     def full(handle):
@@ -371,7 +371,7 @@ def test_without_room_for_a_third_checkpoint_the_oldest_is_given_up(tmp_path, mo
     assert sorted(os.listdir(run / CHECKPOINTS_FOLDER)) == ["checkpoint-000002.npz", "checkpoint-000005.npz"]
 
 
-def test_a_full_disk_in_the_middle_of_a_file(tmp_path):
+def test_disk_that_fills_up_in_the_middle_of_a_file(tmp_path):
     script = (
         "import resource; from pathlib import Path; import numpy as np\n"
         "from adagoal.core import file_io; from adagoal.runs.run_folder import open_locked_folder\n"
@@ -395,7 +395,7 @@ def test_a_full_disk_in_the_middle_of_a_file(tmp_path):
     assert os.listdir(tmp_path) == []
 
 
-def test_a_name_that_is_too_long_or_impossible(tmp_path):
+def test_invalid_folder_names_give_one_line_error(tmp_path):
     for name in ("x" * 300, "x\0y"):
         with pytest.raises(InputError, match="cannot be written"):
             file_io.write_text(tmp_path / name, "")
@@ -407,14 +407,14 @@ def test_a_name_that_is_too_long_or_impossible(tmp_path):
 # --- missing runs and other formats ---
 
 
-def test_no_run_is_one_line(tmp_path):
+def test_missing_run_gives_one_line_error(tmp_path):
     for path in (tmp_path, tmp_path / "nowhere"):
         with pytest.raises(InputError) as caught:
             read_numbers(path)
         assert str(caught.value) == f"no adagoal run in {path} (manifest.json is missing)"
 
 
-def test_files_without_a_manifest_are_no_run(tmp_path):
+def test_folder_without_a_manifest_is_not_a_run(tmp_path):
     run = write_folder(tmp_path / "run", 1)
     shutil.move(run / CHECKPOINTS_FOLDER / "checkpoint-000001.npz", run / "checkpoint.npz")
     for name in (MANIFEST_FILE, MANIFEST_BACKUP_FILE):
@@ -430,7 +430,7 @@ def test_files_without_a_manifest_are_no_run(tmp_path):
 
 
 @pytest.mark.parametrize("number", [0, 1, 99])
-def test_another_format_is_one_line(tmp_path, number):
+def test_other_format_gives_one_line_error(tmp_path, number):
     write_folder(tmp_path, 1)
     for name in (MANIFEST_FILE, MANIFEST_BACKUP_FILE):
         damaged_folders.put(tmp_path / name, f'{{"format": {number}}}'.encode())
@@ -438,7 +438,7 @@ def test_another_format_is_one_line(tmp_path, number):
         read_numbers(tmp_path)
 
 
-def test_a_new_run_replaces_one_whose_manifest_is_damaged(tmp_path):
+def test_new_run_replaces_one_with_a_damaged_manifest(tmp_path):
     run = write_folder(tmp_path / "run", 1)
     (run / "thesis.txt").write_text("years of work")
     for name in (MANIFEST_FILE, MANIFEST_BACKUP_FILE):

@@ -1,4 +1,4 @@
-"""Python objects as environments: states, masks, failures, the promise of determinism, scripts, bad input."""
+"""Python objects as environments: states, masks, failures, determinism, scripts, bad input."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ sys.path.remove(str(EXAMPLE))
 
 
 class Gate:
-    """Counts up to five; the gate must be shut at three, and four crashes."""
+    """Counts up to five; the gate must be shut at three, and four raises."""
 
     def __init__(self) -> None:
         self.level, self.open = 0, False
@@ -73,26 +73,26 @@ def test_a_rare_state_is_found_and_its_script_replayed(tmp_path: Path) -> None:
     assert result.certificate("('HALF_OPEN', 0, 0)") == (7, 7)
     assert result.certificate("crash:KeyError") == (8, 8)
     assert {math.floor(c.lower) for c in result.certificates.values()} >= set(range(11))
-    assert world.n_calls < 100  # 12 states with three calls each, and the ways there
+    assert world.n_calls < 100  # 12 states with three calls each, and the paths to them
     script = result.script("('HALF_OPEN', 0, 0)")
     assert script.count("machine.") == 7
     assert "assert state(machine) == ('HALF_OPEN', 0, 0)" in script
     for text in (script, result.script("crash:KeyError")):
         done = replay(text, tmp_path, EXAMPLE)
         assert "1 passed" in done.stdout, done.stdout + done.stderr
-    # The scripts are tests: they fail if the system does something else.
+    # The scripts are tests: they fail if the system behaves differently.
     assert "1 failed" in replay(script.replace("machine.tick()\n", "pass\n", 1), tmp_path, EXAMPLE).stdout
 
 
-def test_the_example_as_its_reader_runs_it(tmp_path: Path) -> None:
+def test_documented_example_runs(tmp_path: Path) -> None:
     done = subprocess.run([sys.executable, EXAMPLE / "breaker.py"], capture_output=True, text=True, check=True)
     assert "7 to 7 calls: ('HALF_OPEN', 0, 0)" in done.stdout
     assert done.stdout.count("machine.") == 8
 
 
 @pytest.mark.parametrize("state", [None, level_and_open])
-def test_distances_are_those_of_a_search(state: Any) -> None:
-    """Breadth first over fresh objects, which knows nothing of the environment."""
+def test_distances_equal_breadth_first_search(state: Any) -> None:
+    """The search creates new objects and does not use the environment."""
     actions = {"up": [1, 2], "toggle": []}
     result = certified(adagoal.machine(Gate, actions, state, crashes=KeyError, deterministic=True), 6)
     hops, queue = {(0, False): 0}, deque([()])
@@ -116,7 +116,7 @@ def test_distances_are_those_of_a_search(state: Any) -> None:
         assert result.script(label).count(" machine.") == distance
 
 
-def test_without_the_promise_the_counts_must_show_it() -> None:
+def test_without_deterministic_flag_certificates_need_more_samples() -> None:
     promised = adagoal.machine(Gate, ["up", "toggle"], level_and_open, deterministic=True)
     counted = adagoal.machine(Gate, ["up", "toggle"], level_and_open)
     first, second = certified(promised, 5.4), certified(counted, 5.4)
@@ -129,7 +129,7 @@ def test_without_the_promise_the_counts_must_show_it() -> None:
         assert lower <= first.certificate(second.label(goal)).upper <= upper
 
 
-def test_preconditions_are_never_broken() -> None:
+def test_preconditions_are_respected() -> None:
     class Careful(Gate):
         def toggle(self) -> None:
             assert self.level < 2
@@ -153,7 +153,7 @@ def test_preconditions_are_never_broken() -> None:
         )
 
 
-def test_a_state_without_calls_is_left_by_the_reset() -> None:
+def test_reset_leaves_a_state_without_calls() -> None:
     world = adagoal.machine(Gate, ["up"], level_and_open, allowed=lambda gate, _: gate.level < 3, deterministic=True)
     assert len(certified(world).goals) == 4
 
@@ -164,7 +164,7 @@ def test_failures_are_goals() -> None:
     )
     result = certified(world)
     assert result.certificate("fails:shut_at_three") == (4, 4)
-    # Only three with an open gate leads to the crash, and that has failed already.
+    # Only three with an open gate leads to the error, and that state has failed already.
     assert "crash:KeyError" not in [result.label(g) for g in result.goals]
     assert "assert shut_at_three(machine) in (None, True)" in result.script("fails:shut_at_three")
     named = certified(world, goals=["fails:shut_at_three"])
@@ -176,7 +176,7 @@ def test_failures_are_goals() -> None:
     assert set(levels.goal_names or ()) >= {"0", "3", "fails:shut_at_three"}
 
 
-def test_a_key_and_a_failure_with_the_same_text_are_two_states() -> None:
+def test_key_and_failure_with_the_same_text_are_two_states() -> None:
     class Liar:
         said = ""
 
@@ -196,20 +196,20 @@ def test_other_exceptions_end_the_run_and_name_the_calls() -> None:
         adagoal.explore(world, 8, 0.5)
 
 
-def test_a_broken_promise_is_noticed() -> None:
-    class Tired(Gate):
+def test_non_deterministic_system_is_reported() -> None:
+    class Flaky(Gate):
         calls = 0
 
         def up(self, steps: int = 1) -> None:
-            Tired.calls += 1
-            super().up(steps * (Tired.calls % 5 > 0))
+            Flaky.calls += 1
+            super().up(steps * (Flaky.calls % 5 > 0))
 
-    world = adagoal.machine(Tired, ["up", "toggle"], level_and_open, deterministic=True)
+    world = adagoal.machine(Flaky, ["up", "toggle"], level_and_open, deterministic=True)
     with pytest.raises(adagoal.InputError, match=r"deterministic: up\(\) in state .* led to .* once and to .* now"):
         adagoal.explore(world, 5, 0.5)
 
 
-def test_a_reset_that_leads_elsewhere_breaks_the_promise() -> None:
+def test_reset_to_another_state_is_reported() -> None:
     made = []
 
     def make() -> list[int]:
@@ -316,7 +316,7 @@ class Loop:
         (Loop(), "next refers to itself"),
     ],
 )
-def test_values_that_cannot_be_keys(value: Any, message: str) -> None:
+def test_invalid_keys_are_refused(value: Any, message: str) -> None:
     with pytest.raises(adagoal.InputError, match=f"state: {message}"):
         key_text(value)
 
@@ -349,14 +349,14 @@ def test_values_that_cannot_be_keys(value: Any, message: str) -> None:
         ((Gate, ["up"], None, {"deterministic": 1}), "deterministic: must be True or False, got 1"),
     ],
 )
-def test_bad_input_is_one_line(arguments: tuple[Any, ...], message: str) -> None:
+def test_bad_input_gives_one_line_error(arguments: tuple[Any, ...], message: str) -> None:
     *given, named = arguments if isinstance(arguments[-1], dict) and len(arguments) == 4 else (*arguments, {})
     with pytest.raises(adagoal.InputError, match=message) as raised:
         adagoal.machine(*given, **named)
     assert "\n" not in str(raised.value)
 
 
-def test_the_examples_of_the_page(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_examples_of_the_page(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     page = (EXAMPLE.parents[1] / "docs" / "state-machines.md").read_text()
     monkeypatch.chdir(EXAMPLE.parents[1])
     monkeypatch.setattr(sys, "path", list(sys.path))

@@ -1,4 +1,4 @@
-"""Names of states and goals in results, and policies that are asked with what an environment returns."""
+"""Names of states and goals in results, and policies that take observations."""
 
 import json
 import math
@@ -42,7 +42,7 @@ def test_labels_of_states_and_goals(folder):
     assert [row["label"] for row in rows] == [result.label(row["goal"]) for row in rows]
 
 
-def test_view_is_written_from_python(folder):
+def test_python_runs_write_the_view(folder):
     stored = json.loads((folder / "view.json").read_text())
     assert stored["labels"][4] == "(1, 1)"
     assert stored["layout"]["shape"] == [3, 3]
@@ -58,12 +58,12 @@ def test_view_is_written_from_python(folder):
         (lambda r: r.policy("(2, 2)").act([1]), r"state \[1\] is neither a number nor a name"),
     ],
 )
-def test_unknown_names_are_one_line(folder, ask, text):
+def test_unknown_names_give_one_line_error(folder, ask, text):
     with pytest.raises(InputError, match=text):
         ask(adagoal.load(folder))
 
 
-def test_a_table_and_a_frame(folder, monkeypatch):
+def test_table_and_data_frame(folder, monkeypatch):
     result = adagoal.load(folder)
     rows = result.table()
     within = [row for row in rows if row["within"]]
@@ -80,7 +80,7 @@ def test_a_table_and_a_frame(folder, monkeypatch):
     assert frame.loc[4, "label"] == "(1, 1)"
 
 
-def test_two_states_with_one_name():
+def test_ambiguous_name_gives_one_line_error():
     mdp = adagoal.Model.from_dense(np.eye(3)[[1, 2, 0]][:, None], labels=["hall", "room", "room"])
     result = adagoal.explore(mdp, 4.0)
     with pytest.raises(InputError, match=r"2 states are called 'room', the first are \[1, 2\]; give a number"):
@@ -90,8 +90,8 @@ def test_two_states_with_one_name():
 # --- policies in environments ---
 
 
-def walk(env: Any, policy: Any, there: Any) -> int:
-    """Steps of a policy from a reset until ``there`` holds of the environment."""
+def count_steps(env: Any, policy: Any, there: Any) -> int:
+    """Return the steps of a policy from a reset until ``there`` holds."""
     observation, _ = env.reset(seed=5)
     for steps in range(1000):
         if there(env):
@@ -102,8 +102,8 @@ def walk(env: Any, policy: Any, there: Any) -> int:
 
 
 @pytest.mark.parametrize("found", [False, True])
-def test_act_takes_what_the_environment_returns(tmp_path, found):
-    """Also where states were numbered on the way, from a result that was loaded."""
+def test_act_accepts_observations_of_the_environment(tmp_path, found):
+    """Also for states numbered as found, and for a loaded result."""
     mdp = toy_models.chain_model(n_states=6, slip=0.1)
     env = (PairEnv if found else ModelEnv)(mdp)
     adagoal.explore(env, 8.0, 4.0, max_states=20 if found else None, out=tmp_path)
@@ -111,11 +111,11 @@ def test_act_takes_what_the_environment_returns(tmp_path, found):
     for goal in result.goals[1:]:
         target = int(result.label(goal).strip("[]").split()[-1]) if found else goal
         policy = pickle.loads(pickle.dumps(result.policy(goal)))
-        assert 1 <= walk(env, policy, lambda env, target=target: env.state == target) < 100
+        assert 1 <= count_steps(env, policy, lambda env, target=target: env.state == target) < 100
         pickle.dumps(policy)
     never = np.array([9, 9])
     if found:
-        assert result.policy(1).act(never) == result.reset_action  # a place that the run has never met
+        assert result.policy(1).act(never) == result.reset_action  # a state that the run has not seen
         with pytest.raises(InputError, match="observations must have the shape"):
             result.policy(1).act(np.array([1, 2, 3]))
     else:
@@ -128,7 +128,7 @@ def test_act_takes_what_the_environment_returns(tmp_path, found):
 def test_act_in_toy_text_and_minigrid(tmp_path):
     result = adagoal.explore("FrozenLake-v1", 4.0, env_args={"is_slippery": False})
     env = gymnasium.make("FrozenLake-v1", is_slippery=False)
-    assert walk(env, result.policy("(1, 0)"), lambda env: env.unwrapped.s == 4) == 1
+    assert count_steps(env, result.policy("(1, 0)"), lambda env: env.unwrapped.s == 4) == 1
     pytest.importorskip("minigrid")
     adagoal.explore("MiniGrid-Empty-5x5-v0", 3.0, goals="keys:cell", out=tmp_path)
     policy = adagoal.load(tmp_path).policy("(1, 3)")
@@ -139,7 +139,7 @@ def test_act_in_toy_text_and_minigrid(tmp_path):
     assert tuple(env.unwrapped.agent_pos) == (3, 1)
 
 
-def test_without_observations_a_policy_says_so():
+def test_policy_without_stored_observations_gives_an_error():
     result = adagoal.explore(ModelSimulator(toy_models.open_grid_model(rows=2, cols=2)), 4.0)
     assert result.policy(3).act("(0, 0)") == result.policy(3)(0)  # a model: labels and numbers
     bare = adagoal.Policy(3, np.zeros((1, 4), np.int16), 4)
@@ -147,7 +147,7 @@ def test_without_observations_a_policy_says_so():
         bare.act(0)
 
 
-def test_the_policy_of_an_open_goal_resets_in_states_that_were_never_met():
+def test_policy_of_an_open_goal_resets_in_unseen_states():
     result = adagoal.explore("chain", 25.0, 1.0, env_args={"n_states": 30, "slip": 0.1}, budget=300)
     beyond = range(int(np.flatnonzero(result.arrays["visits"]).max()) + 2, 30)
     assert len(beyond) > 5
@@ -156,18 +156,18 @@ def test_the_policy_of_an_open_goal_resets_in_states_that_were_never_met():
         assert {result.policy(goal)(state) for state in beyond} == {result.reset_action}
 
 
-class Twins(PairEnv):
-    """Every state looks the same when it ends the episode and when it does not."""
+class SameLookingEnd(PairEnv):
+    """Terminated and live states share one observation."""
 
     def step(self, action: Any) -> Any:
         observation, reward, terminated, truncated, info = super().step(action)
         return observation, reward, terminated or self.np_random.random() < 0.3, truncated, info
 
 
-def test_a_terminated_state_is_told_from_its_live_twin():
-    result = adagoal.explore(Twins(toy_models.chain_model(n_states=3)), 6.0, max_states=20, budget=2000)
+def test_terminated_and_live_states_with_one_observation_differ():
+    result = adagoal.explore(SameLookingEnd(toy_models.chain_model(n_states=3)), 6.0, max_states=20, budget=2000)
     labels = [result.label(s) for s in result.goals]
-    assert result.n_states == 1 + 5 < len(result.arrays["visits"])  # the ends of all three, and the other two alive
+    assert result.n_states == 1 + 5 < len(result.arrays["visits"])  # three terminated states and two live ones
     with pytest.raises(InputError, match="state 6 is not in"):
         result.label(6)
     assert {"[0 1]", "[0 1] (end)"} <= set(labels)
@@ -217,7 +217,7 @@ def flat(sample: Any) -> list[Any]:
         {},
     ],
 )
-def test_a_damaged_view_is_refused(folder, tmp_path, space):
+def test_damaged_view_is_refused(folder, tmp_path, space):
     result = adagoal.load(folder)
     damaged = StateMetadata(result.view.start, result.view.labels, None, space)
     adagoal.Result(**{**vars(result), "view": damaged}).save(tmp_path / "run")
@@ -225,7 +225,7 @@ def test_a_damaged_view_is_refused(folder, tmp_path, space):
         adagoal.load(tmp_path / "run")
 
 
-def test_slips_that_nobody_can_check_are_warned_of():
+def test_unverifiable_assumptions_give_warnings():
     def lines(**given):
         return adagoal.explore(PairEnv(toy_models.chain_model(n_states=4), (0,)), 8.0, budget=3000, **given).warnings
 

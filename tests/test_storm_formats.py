@@ -1,4 +1,4 @@
-"""Verification formats: programs in, interval MDPs out; and the examples of docs/models.md, as they stand there."""
+"""Model-checker formats: import of programs, export of interval MDPs, and the examples of docs/models.md."""
 
 import importlib.util
 import json
@@ -23,13 +23,14 @@ needs_storm = pytest.mark.skipif(storm_missing, reason="stormpy is not installed
 
 DOCS = Path(__file__).parents[1] / "docs"
 PAGE = (DOCS / "models.md").read_text()
-BLOCKS = re.findall(r"(<!-- needs storm -->\n)?```(python|console|prism)\n(.*?)```", PAGE, re.S)
-WALK = next(text for _, kind, text in BLOCKS if kind == "prism")
+BLOCKS = re.findall(r"(<!-- needs storm -->\n)?```(python|console|prism|text)\n(.*?)```", PAGE, re.S)
+WALK, PROPERTIES = (next(text for _, kind, text in BLOCKS if kind == wanted) for wanted in ("prism", "text"))
 
 
-def test_the_examples_of_the_pages(tmp_path, monkeypatch):
+def test_examples_of_the_pages(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("walk.prism").write_text(WALK)
+    Path("walk.props").write_text(PROPERTIES)
     space: dict[str, object] = {}
     for needs, kind, text in BLOCKS:
         if needs and storm_missing:
@@ -39,14 +40,14 @@ def test_the_examples_of_the_pages(tmp_path, monkeypatch):
         elif kind == "console":
             for line in text.splitlines():
                 assert run_command_line(shlex.split(line.removeprefix("$ adagoal "))) == 0, line
-    assert PAGE.count("```") == 2 * len(BLOCKS)  # none is left out
+    assert PAGE.count("```") == 2 * len(BLOCKS)  # all of them were found
 
 
 # --- export ---
 
 
 def robust(model: ExplicitModel, goal: int, hostile: bool) -> np.ndarray:
-    """Least expected steps [S] where nature picks probabilities within the intervals; slow and obvious.
+    """Return the least expected steps [S] if nature picks probabilities within the intervals.
 
     Hostile: iterates from the cap, every one of which bounds from above what the reset bounds by 1 + V(start). Helpful:
     from zero, from below.
@@ -70,7 +71,7 @@ def robust(model: ExplicitModel, goal: int, hostile: bool) -> np.ndarray:
                     p[i] += extra
                     left -= extra
                 assert abs(left) < 1e-9
-                values.append(model.choice_costs[c] + p @ V[model.successors[k]])
+                values.append(model.state_costs[s] + p @ V[model.successors[k]])
             V[s] = min(values)
         if np.abs(V - old).max() < 1e-9:
             return V
@@ -78,22 +79,22 @@ def robust(model: ExplicitModel, goal: int, hostile: bool) -> np.ndarray:
 
 
 def read_drn(path: Path) -> ExplicitModel:
-    """The file, read again by other means than it was written."""
-    first, names, cost, indptr, successors, low, high, sets = [0], [], [], [0], [], [], [], {}
+    """Read the file with code that is independent of the writer."""
+    costs, first, names, indptr, successors, low, high, sets = [], [0], [], [0], [], [], [], {}
     start = -1
     body = path.read_text().split("@model\n")[1]
     blocks = re.split(r"^state ", body, flags=re.M)[1:]
     for s, block in enumerate(blocks):
         head, *lines = block.splitlines()
-        number, _, *labels = head.split()
+        number, cost, *labels = head.split()
         assert int(number) == s
+        costs.append(float(cost.strip("[]")))
         start = s if "init" in labels else start
         for label in labels:
             sets.setdefault(label, np.zeros(len(blocks), bool))[s] = True
         for line in lines:
-            if action := re.fullmatch(r"\taction (\w+) \[(.*)\]", line):
+            if action := re.fullmatch(r"\taction (\w+) \[0\]", line):
                 names.append(action[1])
-                cost.append(float(action[2]))
                 indptr.append(indptr[-1])
             elif move := re.fullmatch(r"\t\t(\d+) : \[(.*), (.*)\]", line):
                 successors.append(int(move[1]))
@@ -101,15 +102,16 @@ def read_drn(path: Path) -> ExplicitModel:
                 high.append(float(move[3]))
                 indptr[-1] += 1
         first.append(len(names))
-    arrays = [np.array(part) for part in (cost, indptr, successors, low, high)]
-    return ExplicitModel("", start, ("",) * len(blocks), np.array(first), tuple(names), *arrays, sets)
+    arrays = [np.array(part) for part in (indptr, successors, low, high)]
+    state_names = ("",) * len(blocks)
+    return ExplicitModel("", start, state_names, np.array(costs), np.array(first), tuple(names), *arrays, sets)
 
 
 @pytest.mark.parametrize(
     ("env", "arguments", "radius"),
     [("grid", {"rows": 3}, 8), ("two-room", {}, 9), ("FrozenLake-v1", {}, 12), ("rare-exit", {}, 8)],
 )
-def test_the_certified_model_holds_the_true_one(tmp_path, env, arguments, radius):
+def test_exported_intervals_contain_the_true_model(tmp_path, env, arguments, radius):
     result = adagoal.explore(env, radius, 1.0, env_args=arguments, budget=15_000, out=tmp_path / "run")
     truth = registry.make_exact_model(env, arguments, None)
     adagoal.export(tmp_path / "run", out=tmp_path / "out")
@@ -137,7 +139,7 @@ def test_the_certified_model_holds_the_true_one(tmp_path, env, arguments, radius
         assert V <= high + 1e-6
 
 
-def test_a_graph_preserving_model_has_no_zeros(tmp_path):
+def test_graph_preserving_export_has_no_zeros(tmp_path):
     adagoal.explore("two-room", 12, 1.0, budget=20_000, out=tmp_path / "run")
     paths = adagoal.export(tmp_path / "run")
     assert [path.name for path in paths] == [
@@ -153,8 +155,8 @@ def test_a_graph_preserving_model_has_no_zeros(tmp_path):
     assert "@value_type: double\n" in paths[2].read_text()
 
 
-def test_states_that_are_numbered_as_they_are_found(tmp_path):
-    """One more state stands for all that were never seen."""
+def test_export_of_states_numbered_as_found(tmp_path):
+    """One additional state represents all unseen states."""
     env = PairEnv(toy_models.chain_model())
     adagoal.explore(env, 6, 1.0, max_states=10_000, budget=5_000, out=tmp_path / "run")
     adagoal.export(tmp_path / "run", out=tmp_path / "out", env=env)
@@ -164,14 +166,14 @@ def test_states_that_are_numbered_as_they_are_found(tmp_path):
     assert model.label_sets["elsewhere"][elsewhere]
     assert model.choice_actions[model.first_choice[unseen] : model.first_choice[unseen + 1]] == ("untried", "reset")
     reset = slice(model.indptr[-3], model.indptr[-2])
-    assert model.successors[reset].tolist() == [0, elsewhere]  # nobody vouches for the start of this environment
+    assert model.successors[reset].tolist() == [0, elsewhere]  # the start of this environment is not known
     assert 0 < model.low[reset][0] < 1
     last = slice(model.indptr[-2], model.indptr[-1])
     assert model.successors[last].tolist() == list(range(elsewhere))
 
 
-def test_intervals_of_two_point_distributions():
-    """Against the definition: kl(p, end) = r, on both sides."""
+def test_intervals_of_two_successors_equal_the_definition():
+    """The definition is kl(p, end) = r, on both sides."""
     from types import SimpleNamespace
 
     p = np.array([[0.3, 0.7], [1.0, 0.0], [0.5, 0.5]])
@@ -193,7 +195,7 @@ def test_intervals_of_two_point_distributions():
         (["export", "BAYES"], "DIR: the method bayes has no intervals"),
     ],
 )
-def test_bad_exports_are_one_line(tmp_path, monkeypatch, capsys, arguments, line):
+def test_bad_exports_give_one_line_error(tmp_path, monkeypatch, capsys, arguments, line):
     monkeypatch.chdir(tmp_path)
     adagoal.explore("chain", 4, budget=200, out="RUN")
     adagoal.explore("chain", 4, method="bayes", budget=200, out="BAYES")
@@ -203,18 +205,18 @@ def test_bad_exports_are_one_line(tmp_path, monkeypatch, capsys, arguments, line
     assert error.count("\n") == 1
 
 
-def test_umb_without_umbi_is_one_line(tmp_path, monkeypatch):
-    monkeypatch.setitem(__import__("sys").modules, "umbi", None)
+def test_umb_without_stormpy_gives_one_line_error(tmp_path, monkeypatch):
+    monkeypatch.setitem(__import__("sys").modules, "stormpy", None)
     one = np.ones(1)
-    model = ExplicitModel("", 0, ("",), np.array([0, 1]), ("a",), one, np.array([0, 1]), np.array([0]), one, one, {})
-    with pytest.raises(adagoal.InputError, match="format: umb needs umbi: "):
+    model = ExplicitModel("", 0, ("",), one, np.array([0, 1]), ("a",), np.array([0, 1]), np.array([0]), one, one, {})
+    with pytest.raises(adagoal.InputError, match="format: umb needs stormpy: "):
         write_explicit_model(model, tmp_path / "x.umb")
 
 
 # --- import ---
 
 
-def test_without_stormpy_a_program_is_one_line(tmp_path, monkeypatch, capsys):
+def test_program_without_stormpy_gives_one_line_error(tmp_path, monkeypatch, capsys):
     monkeypatch.setitem(__import__("sys").modules, "stormpy", None)
     (tmp_path / "walk.prism").write_text(WALK)
     assert run_command_line(["explore", str(tmp_path / "walk.prism"), "--radius", "9"]) == 2
@@ -227,13 +229,21 @@ def test_without_stormpy_a_program_is_one_line(tmp_path, monkeypatch, capsys):
     [
         (WALK, [], "--model-constants: bad.prism needs values of its constants N"),
         (WALK, ["--model-constants", "N=3,M=1"], "has no open constant 'M'; it needs N"),
-        (WALK, ["--model-constants", "N=3", "--goals", "done"], "--goals: bad has no state and no set"),
+        (WALK, ["--model-constants", "N=3", "--goals", "done"], "--goals: 'done' is no label of bad.prism and no expr"),
+        (WALK, ["--model-constants", "N=3", "--goals", "y = 1"], "--goals: 'y = 1' is no label of bad.prism and no ex"),
+        (WALK, ["--model-constants", "N=3", "--goals", "x = 9"], "--goals: no state of bad.prism satisfies 'x = 9'"),
+        (WALK, ["--model-constants", "N=3", "--goals", '"a" | x=1'], "--goals: Storm cannot find these states of bad"),
+        (WALK, ["--model-constants", "N=3", "--goals", "x>1; x>2"], "--goals: 'x>1; x>2' contains 2 expressions"),
+        (WALK, ["--model-constants", "N=3", "--goals", "P=? [G x<1]"], "no property asks to reach some states"),
+        (WALK, ["--model-constants", "N=3", "--goals", "no.props"], "--goals: no.props: no such file"),
+        (WALK, ["--model-constants", "N=3", "--goals", "a.pctl,x>1"], "--goals: a.pctl cannot be combined with"),
+        (WALK, ["--model-constants", "N=3", "--avoid", "y=1"], "--avoid: 'y=1' is no label of bad.prism and no expr"),
         (WALK, ["--model-constants", "N"], "must look like key=value"),
         ("mdp\nmodule m\n x : [0..", [], "cannot be built by Storm"),
         ("ctmc\nmodule m\n x : [0..1];\n [] x=0 -> 2:(x'=1);\nendmodule", [], "is a CTMC; only DTMCs and MDPs"),
     ],
 )
-def test_bad_programs_are_one_line(tmp_path, monkeypatch, capfd, text, arguments, line):
+def test_bad_programs_give_one_line_error(tmp_path, monkeypatch, capfd, text, arguments, line):
     monkeypatch.chdir(tmp_path)
     Path("bad.prism").write_text(text)
     assert run_command_line(["explore", "bad.prism", "--radius", "9", *arguments]) == 2
@@ -290,8 +300,8 @@ JANI = {
 
 
 @needs_storm
-def test_a_jani_property_names_its_target(tmp_path):
-    """And the model goes on beyond it."""
+def test_jani_property_defines_its_target(tmp_path):
+    """The model continues beyond the target."""
     (tmp_path / "line.jani").write_text(json.dumps(JANI))
     model = adagoal.Model.load(tmp_path / "line.jani", N=2)
     assert model.n_states == 4
@@ -302,9 +312,59 @@ def test_a_jani_property_names_its_target(tmp_path):
     assert adagoal.load(tmp_path / "run").members("reach N") == [2]
 
 
+MORE_PROPERTIES = """const int k;
+Pmax=? [ !(x=1) U<=k x=3 | "finished" ];
+Pmin=? [ G x<4 ];
+"""
+
+
 @needs_storm
-def test_no_value_changes_on_the_way_in(tmp_path):
-    """Storm's expected steps on its own model with the reset added, against ours on the translated one."""
+def test_expressions_and_property_files_are_goals(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("walk.prism").write_text(WALK)
+    Path("walk.props").write_text(MORE_PROPERTIES + PROPERTIES)
+    line = ["explore", "walk.prism", "--model-constants", "N=4", "--radius", "14", "--quiet"]
+    assert run_command_line([*line, "--goals", "walk.props", "--budget", "100", "--out", "file"]) == 3
+    Path("walk.props").unlink()
+    # The folder has the sets, so it needs neither the properties nor the program.
+    Path("walk.prism").rename("other.prism")
+    assert run_command_line(["resume", "file", "--budget", "100000", "--quiet"]) == 0
+    result = adagoal.load("file")
+    assert {name: result.members(name) for name in result.goal_names} == {
+        "halfway": [2],
+        "finished": [4],
+        '(x = 3) | "finished"': [3, 4],
+    }
+    assert adagoal.audit(result).ok
+    goals = ["x > 2 & x < N", '"finished" | x = 1', "finished", "x=2"]
+    result = adagoal.explore("other.prism", 14, env_args={"N": 4}, goals=goals)
+    assert list(result.goal_names) == goals
+    assert [result.members(name) for name in goals] == [[3], [1, 4], [4], [2]]
+    near = adagoal.explore("other.prism", within=9, probability=0.5, epsilon=0.3, env_args={"N": 4}, avoid=["x>3"])
+    assert near.arrays["avoided"].tolist() == [False, False, False, False, True]
+
+
+def test_stormvogel_reads_and_writes_our_files(tmp_path):
+    stormvogel_umbi = pytest.importorskip("stormvogel.umbi")
+    model_checking = pytest.importorskip("stormvogel.stormpy_utils.model_checking").model_checking
+    adagoal.explore("chain", 8, 1.0, env_args={"n_states": 4, "slip": 0.1}, out=tmp_path / "run")
+    certified, graph, empirical, _ = adagoal.export(tmp_path / "run", "umb")
+    for path in (certified, graph):
+        assert stormvogel_umbi.read_from_umb(path).is_interval_model()
+    model = stormvogel_umbi.read_from_umb(empirical)
+    steps = model_checking(model, 'R{"steps"}min=? [F "goal_3"]').at(model.initial_state)
+    ours = adagoal.Model.load(empirical)
+    assert steps == pytest.approx(solver.optimal_distances(ours, [3])[0], rel=1e-5)
+    stormvogel_umbi.write_to_umb(model, tmp_path / "back.umb")
+    back = adagoal.Model.load(tmp_path / "back.umb")
+    assert (back.kernel() != ours.kernel()).nnz == 0
+    assert back.actions == ours.actions
+    assert back.states("goal_3") == [3]
+
+
+@needs_storm
+def test_imported_model_has_the_values_of_storm(tmp_path):
+    """Storm computes expected steps on its own model with the reset; adagoal on the imported model."""
     import sys
 
     sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))

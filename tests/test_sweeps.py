@@ -1,4 +1,4 @@
-"""The compiled sweeps and the bound from action gaps against slow, obvious twins, straight from docs/theory.md."""
+"""Compiled sweeps and the bound from action gaps equal reference implementations of docs/theory.md."""
 
 import math
 
@@ -21,7 +21,7 @@ ORDER = np.array([4, 0, 7, 3, 1, 2, 5, 6])
 
 
 def random_model(seed, r=0.1, sizes=(0, 1, 1, 2, 3, 4, 5, 7)):
-    """Pairs with no, one and up to seven successors, of different radii; state 7 is terminal."""
+    """Return a model with zero to seven successors per pair and different radii; state 7 is terminal."""
     rng = np.random.default_rng(seed)
     successor, p, p_split = np.zeros((S * A, 7), np.int32), *np.zeros((2, S * A, 7))
     support = rng.choice(sizes, S * A).astype(np.int32)
@@ -39,14 +39,14 @@ def random_model(seed, r=0.1, sizes=(0, 1, 1, 2, 3, 4, 5, 7)):
 
 
 def known_model(seed):
-    """The same, where all successors of most pairs with several of them are known."""
+    """Return the same model, with all successors known for most pairs with several of them."""
     model = random_model(seed)
     complete = (np.random.default_rng([seed, 2]).random(S * A) < 0.7) & (model.support > 1) & (model.r < NO_DATA)
     return model._replace(complete=complete, q=np.where(complete, 0.0, model.q))
 
 
 def moments(model, kind, x, f):
-    """The values of f on the observed successors of a pair, their probabilities, mean and variance."""
+    """Return the values of f on the observed successors of a pair, their probabilities, mean and variance."""
     o = model.support[x]
     values, p = f[model.successor[x, :o]], getattr(model, kind)[x, :o]
     mean = p @ values
@@ -54,7 +54,7 @@ def moments(model, kind, x, f):
 
 
 def low(model, x, f, exact):
-    """Low_x(f) (lemmas 1, 3 and 4)."""
+    """Return Low_x(f) (lemmas 1, 3 and 4)."""
     if model.support[x] == 0:
         return 0.0
     if model.complete[x]:
@@ -66,7 +66,7 @@ def low(model, x, f, exact):
     r, near = model.r_low[x], (math.sqrt(1.5) + 1 / math.sqrt(1.5)) / 2
     width = max(math.sqrt(2 * r * max(variance, 2 * r * (0.01 * CAP) ** 2)), 0.01 * variance / CAP)
     bounds = [0.0, mean - r * mean - near * width]
-    if exact and not (len(values) == 1 and model.q[x] < 1):  # there the next bound is taken at once
+    if exact and not (len(values) == 1 and model.q[x] < 1):  # such pairs use the next bound
         with np.errstate(divide="ignore"):
             bounds += [math.exp(p @ np.log(values + t) - r) - t for t in LEVELS]
     if len(values) == 1:
@@ -75,7 +75,7 @@ def low(model, x, f, exact):
 
 
 def best_t(p, w, r):
-    """max over t of e^{-r} exp(sum p ln(w + t)) - t (lemma 4)."""
+    """Return max over t of e^{-r} exp(sum p ln(w + t)) - t (lemma 4)."""
 
     def dual(log_t):
         t = math.exp(log_t)
@@ -85,7 +85,7 @@ def best_t(p, w, r):
 
 
 def up(model, x, f, top, exact):
-    """Up_x(f) (lemma 4): the closed form, or the best t of the dual."""
+    """Return Up_x(f) (lemma 4) by the closed form, or by the best t of the dual."""
     if model.support[x] == 0:
         return math.inf
     values, p, mean, variance = moments(model, "p_split", x, f)
@@ -97,7 +97,7 @@ def up(model, x, f, top, exact):
 
 
 def lower_reference(model, V, exact):
-    """One sweep of lemma 5, in place."""
+    """Apply one sweep of lemma 5, in place."""
     V, policy = V.copy(), np.full(V.shape, -1)
     for s in ORDER:
         for b, goal in enumerate(GOALS):
@@ -110,7 +110,7 @@ def lower_reference(model, V, exact):
 
 
 def upper_reference(model, Y, best, exact):
-    """One sweep of lemma 6, in place; the dual is tried for the best action by its closed form."""
+    """Apply one sweep of lemma 6, in place; try the dual for the best action of the closed form."""
     Y, best = Y.copy(), best.copy()
     top = np.minimum(CAP, 1 + Y[model.start])
     for s in ORDER:
@@ -129,7 +129,7 @@ def upper_reference(model, Y, best, exact):
 
 
 def start(seed):
-    """Bounds in the middle of a run, and the columns of the goals."""
+    """Return bounds in the middle of a run, and the columns of the goals."""
     rng = np.random.default_rng([seed, 1])
     V, Y = rng.uniform(0, 5, (S, 3)), rng.uniform(5, 11, (S, 3))
     column = np.full((S, 1), -1)
@@ -159,7 +159,7 @@ def test_lower_sweep(seed, exact):
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_lower_sweep_where_all_successors_are_known(seed):
+def test_lower_sweep_with_known_successors(seed):
     model, (V, _, column) = known_model(seed), start(seed)
     policy = np.full(V.shape, -1, np.int16)
     least, most = (lower_reference(model, V, exact)[0] for exact in (False, True))
@@ -184,7 +184,7 @@ def test_upper_sweep(seed):
 
 @pytest.mark.parametrize("seed", range(20))
 def test_exact_upper_sweep(seed):
-    """A few Newton steps lead to a t between that of the closed form and the best one."""
+    """A few Newton steps give a t between the closed form and the optimum."""
     model, (_, Y, column) = random_model(seed), start(seed)
     best = np.full(Y.shape, A, np.int16)
     least, most = (upper_reference(model, Y, best, exact)[0] for exact in (True, False))
@@ -196,14 +196,14 @@ def test_exact_upper_sweep(seed):
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_a_goal_does_not_depend_on_its_company(seed):
-    """Alone, or with so many others that sixteen at a time do not go on: the same numbers, bit for bit."""
+def test_bounds_of_a_goal_do_not_depend_on_other_goals(seed):
+    """The numbers are equal alone and in a block larger than sixteen lanes."""
     model, (V, Y, column) = known_model(seed), start(seed)
     copies = np.arange(3 * 7) % 3
     wide = np.where(column >= 0, column + 3 * np.arange(7), -1)
     for sweep, values in ((sweeps.improve_lower_bounds, V), (sweeps.improve_upper_bounds, Y)):
         policy = np.full(values.shape, A, np.int16)
-        # In the order of all that is swept: another one would be compiled for this test alone.
+        # Same memory order as in runs; another one would be compiled for this test only.
         widened = [np.ascontiguousarray(x[:, copies]) for x in (values, policy)]
         many, actions = sweep(model, block(wide, False), *widened)
         few, action = sweep(model, block(column, False), values, policy)
@@ -212,7 +212,7 @@ def test_a_goal_does_not_depend_on_its_company(seed):
 
 
 def gap_reference(goal, model, V, Y, policy, all_seen):
-    """(gap, value, value anywhere) of lemmas 7 to 9, with dense rows over the seen states, zero at the goal."""
+    """Return (gap, value, largest value) of lemmas 7 to 9, with dense rows over the seen states, zero at the goal."""
     states, first = list(ORDER), list(ORDER).index(model.start)
     place = {s: i for i, s in enumerate(states)}
     N, top = len(states), max(1 + Y[model.start], Y[ORDER].max())
@@ -294,7 +294,7 @@ def gap_reference(goal, model, V, Y, policy, all_seen):
 
 
 def greedy(model, goal):
-    """The best policy for the empirical kernel, of the pairs that were tried."""
+    """Return the best policy for the empirical kernel on the tried pairs."""
     V = np.zeros(S)
     for _ in range(200):
         Q = np.full((S, A + 1), math.inf)
@@ -306,14 +306,14 @@ def greedy(model, goal):
 
 
 def test_suboptimality():
-    """Where the policy is proper under the empirical kernel; often the bound is sharper than Y - V, where it starts."""
+    """The policy is proper under the empirical kernel. The bound is often sharper than its start Y - V."""
     proper, sharper, goal = 0, 0, 3
     for seed in range(80):
         clear = seed % 2 == 0  # every pair was tried, and the policy is the best for the empirical kernel
         model = random_model(seed, 10.0 ** -(1 + seed % 5), (1, 2, 3, 5) if clear else (0, 1, 2, 3, 5))
         rng = np.random.default_rng([seed, 2])
         V, Y = (bounds[:, 0].copy() for bounds in start(seed)[:2])
-        for x in rng.permutation(S * A)[:S]:  # a way to the goal from about half of the pairs
+        for x in rng.permutation(S * A)[:S]:  # about half of the pairs have a path to the goal
             if model.support[x] and goal not in model.successor[x, : model.support[x]]:
                 model.successor[x, 0] = goal
         policy = greedy(model, goal)

@@ -1,4 +1,4 @@
-"""Engines: every task has its outcome, whoever dies on the way, and the tables do not say where they were made."""
+"""Task engines: every task has an outcome although workers and nodes die, and results do not depend on the engine."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ FRESH = TaskResources(fresh_process=True)
 @pytest.mark.parametrize(
     ("jobs", "needs", "processes"), [(1, TaskResources(), 1), (2, TaskResources(), 2), (1, FRESH, 5)]
 )
-def test_local_tasks(jobs: int, needs: TaskResources, processes: int) -> None:
+def test_local_tasks_return_their_outcomes(jobs: int, needs: TaskResources, processes: int) -> None:
     found = dict(LocalEngine(jobs, print).map(square, {str(x): (x,) for x in range(5)}, needs))
     assert {name: outcome[0] for name, outcome in found.items()} == {"0": 0, "1": 1, "2": 4, "3": 9, "4": 16}
     where = {outcome[1] for outcome in found.values()}
@@ -49,7 +49,7 @@ def test_local_tasks(jobs: int, needs: TaskResources, processes: int) -> None:
     assert list(LocalEngine(jobs, print).map(square, {}, needs)) == []
 
 
-def test_a_task_whose_worker_is_killed_is_tried_again_and_given_up_at_last(tmp_path: Path) -> None:
+def test_task_of_a_killed_worker_is_retried_and_finally_given_up(tmp_path: Path) -> None:
     said: list[str] = []
     tasks = {"once": (tmp_path / "once", 1), "always": (tmp_path / "always", 99), "never": (tmp_path / "never", 0)}
     found = []
@@ -61,14 +61,14 @@ def test_a_task_whose_worker_is_killed_is_tried_again_and_given_up_at_last(tmp_p
 
 
 @pytest.mark.parametrize("jobs", [1, 2])
-def test_what_a_task_raises_ends_everything(jobs: int) -> None:
+def test_error_of_a_task_stops_all_tasks(jobs: int) -> None:
     tasks = {"a": (InputError("no", name="radius"),), "b": (InputError("no", name="radius"),)}
     with pytest.raises(InputError, match="radius: no"):
         list(LocalEngine(jobs, print).map(refuse, tasks, TaskResources()))
     assert not multiprocessing.active_children()
 
 
-def test_a_task_that_was_told_to_stop() -> None:
+def test_task_that_was_interrupted() -> None:
     with pytest.raises(KeyboardInterrupt):
         list(LocalEngine(1, print).map(refuse, {"a": (TaskInterrupted("asked"),)}, TaskResources()))
     with pytest.raises(WorkerLost, match=r"^(a|b) and 1 more failed 3 times: asked"):
@@ -87,7 +87,7 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("kind", "error", "message"), [*WRONG, ("answer", Exception, "pickle")])
-def test_a_bug_in_a_local_task_keeps_its_traceback_and_is_not_tried_again(
+def test_bug_in_a_local_task_keeps_its_traceback_and_is_not_retried(
     kind: str, error: type[Exception], message: str
 ) -> None:
     said: list[str] = []
@@ -98,7 +98,7 @@ def test_a_bug_in_a_local_task_keeps_its_traceback_and_is_not_tried_again(
 
 
 @pytest.mark.parametrize(("kind", "error", "message"), WRONG)
-def test_a_bug_in_a_task_on_ray_keeps_its_traceback(
+def test_bug_in_a_task_on_ray_keeps_its_traceback(
     kind: str, error: type[Exception], message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     without_ray(monkeypatch, set())
@@ -107,7 +107,7 @@ def test_a_bug_in_a_task_on_ray_keeps_its_traceback(
     assert "in fail" in str(raised.value.__cause__)
 
 
-def test_a_bug_in_a_worker_on_ray_keeps_its_traceback() -> None:
+def test_bug_in_a_worker_on_ray_keeps_its_traceback() -> None:
     host = RayHost(pickle.dumps(Buggy))
     with pytest.raises(KeyError) as raised:
         unwrap_reply(host.call("step", "bug"))
@@ -115,7 +115,7 @@ def test_a_bug_in_a_worker_on_ray_keeps_its_traceback() -> None:
     assert isinstance(RayHost(b"no pickle").call("step"), WorkerFailure)
 
 
-def test_how_a_worker_on_ray_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lost_workers_on_ray_are_classified(monkeypatch: pytest.MonkeyPatch) -> None:
     ray = FakeRayActors()
     monkeypatch.setitem(sys.modules, "ray", ray)
     worker = RayWorker(Buggy, "the worker")
@@ -140,7 +140,7 @@ def test_how_a_worker_on_ray_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (type(killed), str(killed)) == (WorkerKilled, "the worker was killed (its machine is gone)")
 
 
-def test_leaving_early_ends_the_workers() -> None:
+def test_closing_the_iterator_stops_the_workers() -> None:
     began = time.monotonic()
     found = LocalEngine(2, print).map(time.sleep, {"short": (0.01,), "long": (600.0,)}, TaskResources())
     assert next(iter(found)) == ("short", None)
@@ -154,7 +154,7 @@ def test_importing_adagoal_imports_no_ray() -> None:
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
-def test_bad_engines_are_one_line(
+def test_bad_engines_give_one_line_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
@@ -167,7 +167,7 @@ def test_bad_engines_are_one_line(
         parallel.make_engine("magic")
 
 
-def test_an_experiment_goes_on_after_an_interrupt(
+def test_experiment_continues_after_an_interrupt(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     small(monkeypatch)
@@ -192,7 +192,7 @@ def test_an_experiment_goes_on_after_an_interrupt(
 
 
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two methods on two worlds."""
+    """Use two methods on two environments."""
     monkeypatch.setattr(arena, "WORLDS", ({"env": "chain", "radius": 5.0}, {"env": "grid", "radius": 6.0}))
     monkeypatch.setattr(arena, "GOAL_RULES", ("adagoal",))
     monkeypatch.setattr(arena, "OTHERS", ("gosprl:constants=paper",))
@@ -203,7 +203,9 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     """A head and a second node, of one core each."""
     monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
     monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(Path(__file__).parent), *sys.path]))  # of the workers
+    monkeypatch.setenv(
+        "PYTHONPATH", os.pathsep.join([str(Path(__file__).parent), *sys.path])
+    )  # for the worker processes
     ray = pytest.importorskip("ray")
     from ray.cluster_utils import Cluster
 
@@ -217,8 +219,8 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     found.shutdown()
 
 
-class Sabotage:
-    """An engine that loses its second node after the first outcome, while that node is at work."""
+class LosesNode:
+    """An engine that loses its second node after the first outcome, while that node is working."""
 
     def __init__(self, engine: Engine, cluster: Any, folder: Path) -> None:
         self.engine, self.cluster = engine, cluster
@@ -240,7 +242,7 @@ class Sabotage:
 
 
 def tables(experiment: Experiment, folder: Path, engine: Engine, **given: Any) -> tuple[str, set[str]]:
-    """What an arena says, and the names of its cells."""
+    """Return the tables of an arena, and the names of its cells."""
     runner.run_experiment(
         experiment,
         experiment.fill_in_defaults(out=folder, **given),
@@ -257,10 +259,10 @@ def without_ray(monkeypatch: pytest.MonkeyPatch, lost: set[int], *machines: dict
     return found
 
 
-def test_the_tables_of_tasks_that_were_lost_and_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As on Ray (below, and slow), but for Ray itself."""
+def test_tables_do_not_depend_on_lost_and_retried_tasks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The slow test below does the same with the real Ray."""
     small(monkeypatch)
-    ray, said = without_ray(monkeypatch, {1, 8}), []  # the second run, and its second try
+    ray, said = without_ray(monkeypatch, {1, 8}), []  # the second run, and its first retry
     engine = parallel.make_engine("ray", None, None, said.append)
     there = tables(arena.ARENA, tmp_path / "ray", engine, seeds=2, budget=2_000)
     assert [line.partition(": ")[2] for line in said] == ["its worker was lost (NodeDiedError); trying again"] * 2
@@ -270,7 +272,7 @@ def test_the_tables_of_tasks_that_were_lost_and_tried_again(tmp_path: Path, monk
     assert there == tables(arena.ARENA, tmp_path / "local", LocalEngine(1, print), seeds=2, budget=2_000)
 
 
-def test_tasks_on_ray_are_given_up_or_end_everything(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tasks_on_ray_are_given_up_or_stop_all_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
     ray = without_ray(monkeypatch, {0, 2, 3})
     engine = parallel.make_engine("ray", 2, None, lambda line: None)
     assert ray.options["num_cpus"] == 2
@@ -300,10 +302,8 @@ def test_tasks_on_ray_are_given_up_or_end_everything(monkeypatch: pytest.MonkeyP
         ),
     ],
 )
-def test_what_a_task_takes_in_the_words_of_ray(
-    needs: TaskResources, share: dict[str, int], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """No more cores than the largest machine has that is there, and a GPU where one has any."""
+def test_ray_resources_of_a_task(needs: TaskResources, share: dict[str, int], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A task asks for at most the cores of the largest machine, and for a GPU if any machine has one."""
     ray = without_ray(monkeypatch, set(), {"CPU": 4.0}, {"CPU": 2.0, "GPU": 1.0})
     assert dict(parallel.make_engine("ray", None, None, print).map(abs, {"a": (-1,)}, needs)) == {"a": 1}
     assert ray.share == share
@@ -311,10 +311,10 @@ def test_what_a_task_takes_in_the_words_of_ray(
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::ResourceWarning")
-def test_ray_loses_a_node_and_no_cell(cluster: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ray_node_is_lost_without_losing_a_cell(cluster: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     small(monkeypatch)
     said: list[str] = []
-    ray = Sabotage(parallel.make_engine("ray", None, cluster.address, said.append), cluster, tmp_path / "ray")
+    ray = LosesNode(parallel.make_engine("ray", None, cluster.address, said.append), cluster, tmp_path / "ray")
     there = tables(replace(arena.ARENA, measure_run=slowly), tmp_path / "ray", ray, seeds=2, budget=2_000)
     assert any("its worker was lost" in line for line in said)
     assert there == tables(arena.ARENA, tmp_path / "local", LocalEngine(1, print), seeds=2, budget=2_000)
@@ -322,8 +322,8 @@ def test_ray_loses_a_node_and_no_cell(cluster: Any, tmp_path: Path, monkeypatch:
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::ResourceWarning")
-def test_the_arena_on_ray_with_a_node_less(cluster: Any, tmp_path: Path) -> None:
-    """The command, all worlds and methods with one seed; half-way a node is killed."""
+def test_arena_on_ray_after_the_loss_of_a_node(cluster: Any, tmp_path: Path) -> None:
+    """Run the command with all environments and methods and one seed; a node is killed half-way."""
     out = tmp_path / "ray"
     line = ["-m", "experiments", "arena", "--engine", "ray", "--address", cluster.address]
     line += ["--seeds", "1", "--budget", "20000", "--out", str(out)]
@@ -341,8 +341,8 @@ def test_the_arena_on_ray_with_a_node_less(cluster: Any, tmp_path: Path) -> None
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::ResourceWarning")
-def test_the_workers_of_a_run_on_ray(cluster: Any) -> None:
-    """Two nodes give the run of local workers. One of them is lost half-way: certified, and the audit passes."""
+def test_run_with_workers_on_ray(cluster: Any) -> None:
+    """Two nodes give the same run as local workers. After the loss of a node the answer still passes the audit."""
     lake: dict[str, Any] = {"env": "FrozenLake-v1", "radius": 8, "epsilon": 2.0, "workers": 4}
     ray: dict[str, Any] = {"engine": "ray", "address": cluster.address}
     there, here = (adagoal.explore(**lake, budget=5_000, **where) for where in (ray, {}))

@@ -1,4 +1,4 @@
-"""The built-in models: their layouts, their dynamics, their closed forms, and what they refuse."""
+"""The built-in models: layouts, dynamics, closed forms, and bad arguments."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_grid_dynamics() -> None:
     assert mdp.layout.cells[4].tolist() == [1, 2]
 
 
-def test_second_room_is_entered_by_chance() -> None:
+def test_second_room_is_entered_by_slipping() -> None:
     mdp = toy_models.two_room_grid(eta=0.2)
     room = {label: pytest.approx(0.05) for label in ("(8, 8)", "(8, 9)", "(9, 8)", "(9, 9)")}
     assert row(mdp, "(0, 0)", UP) == room | {"(0, 0)": pytest.approx(0.8)}
@@ -149,7 +149,7 @@ def test_separation_instance(eta: float) -> None:
     assert solver.diameter(mdp, reset=False) > 2 / eta
 
 
-def test_fan_is_not_incrementally_reachable() -> None:
+def test_goal_of_the_fan_is_not_incrementally_reachable() -> None:
     mdp = toy_models.fan_model(n_middle=10)
     np.testing.assert_allclose(solver.optimal_distances(mdp), [0, *[19] * 10, 2], rtol=1e-12)
     assert reachable_set(mdp, 18).tolist() == [0, 11]

@@ -1,4 +1,4 @@
-"""The steps that a run keeps, and the table that it writes for other programs."""
+"""Recorded steps of a run, and the table of its certificates."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ GRID = {"radius": 6, "epsilon": 2.0, "seed": 3, "env_args": {"rows": 3, "cols": 
 
 
 def recorded(folder: Path) -> dict[str, np.ndarray]:
-    """The steps, once they are found to be a walk."""
+    """Return the recorded steps, after a check that they form a path."""
     steps = adagoal.transitions(folder)
     assert (steps["next_state"][:-1] == steps["state"][1:]).all()
     return steps
 
 
-def test_the_same_run_with_and_without_its_steps(tmp_path: Path) -> None:
+def test_recording_does_not_change_the_run(tmp_path: Path) -> None:
     plain, kept = tmp_path / "plain", tmp_path / "kept"
     adagoal.explore("grid", **GRID, out=plain)
     result = adagoal.explore("grid", **GRID, out=kept, record=True)
@@ -45,12 +45,12 @@ def test_the_same_run_with_and_without_its_steps(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("method", ["certified", "ucbexplore"])
-def test_every_loop_records(method: str, tmp_path: Path) -> None:
+def test_every_method_records_its_steps(method: str, tmp_path: Path) -> None:
     result = adagoal.explore("trap-chain", 6, method=method, budget=3000, out=tmp_path / "run", record=True)
     assert len(recorded(tmp_path / "run")["state"]) == result.steps
 
 
-def test_resume_appends_bit_for_bit(tmp_path: Path) -> None:
+def test_resume_appends_to_the_log(tmp_path: Path) -> None:
     whole, cut = tmp_path / "whole", tmp_path / "cut"
     adagoal.explore("FrozenLake-v1", 5, 3.0, out=whole, record=True)
     calls = iter(range(10**9))
@@ -61,13 +61,13 @@ def test_resume_appends_bit_for_bit(tmp_path: Path) -> None:
     assert (cut / "transitions.npz").read_bytes() == (whole / "transitions.npz").read_bytes()
 
 
-def test_an_environment_that_is_stepped(tmp_path: Path) -> None:
+def test_steps_of_a_gym_environment_are_recorded(tmp_path: Path) -> None:
     env = gymnasium.make("FrozenLake-v1", is_slippery=False)
     result = adagoal.explore(env, 4, 2.0, budget=2000, out=tmp_path, record=True)
     assert len(recorded(tmp_path)["state"]) == result.steps
 
 
-def test_steps_that_are_not_of_the_run_are_refused(tmp_path: Path) -> None:
+def test_log_of_another_run_is_refused(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     adagoal.explore("grid", **GRID, out=folder, record=True, budget=100)
     path = folder / "transitions.npz"
@@ -84,7 +84,7 @@ def test_steps_that_are_not_of_the_run_are_refused(tmp_path: Path) -> None:
 
 
 def test_forged_steps_are_refused(tmp_path: Path) -> None:
-    """Steps with a right hash that do not add up to the counts."""
+    """The hash is right, but the steps do not add up to the counts."""
     from adagoal.core.file_io import arrays_content
     from adagoal.runs.run_folder import open_locked_folder
 

@@ -1,4 +1,4 @@
-"""Bounds by way of another goal (lemma 13), against exact values."""
+"""Bounds through another goal (lemma 13)."""
 
 from functools import partial
 
@@ -20,12 +20,12 @@ from adagoal.planning.model_arrays import GoalBlock
 from experiments.exact_policies import optimal_policy
 from test_certified import check_bounds, start
 
-WORLD = toy_models.open_grid_model(rows=5, cols=6, slip=0.2)
+GRID = toy_models.open_grid_model(rows=5, cols=6, slip=0.2)
 CAP = 60.0
 
 
 def ideal(mdp):
-    """What is known of a world after very many tries."""
+    """Return the empirical model after 10^9 tries of every pair."""
     counts = TransitionCounts(mdp.n_states, mdp.n_actions, mdp.start, width=4)
     for x in range(mdp.n_states * mdp.n_actions):
         states, p = mdp.row(*divmod(x, mdp.n_actions))
@@ -37,59 +37,59 @@ def ideal(mdp):
     return confidence.empirical_model()
 
 
-def test_a_detour_against_exact_values():
-    """Column 1 knows all about its goal, column 2 only how to go on from there: a detour tells it the rest."""
-    truth = solver.optimal_values(WORLD)
+def test_bounds_by_a_neighbour_equal_exact_values():
+    """Column 1 has exact bounds, column 2 only those near its goal; the triangle inequality gives the rest."""
+    truth = solver.optimal_values(GRID)
     h, g = 20, 21
-    column, goal_state = np.zeros(WORLD.n_states, np.int64), np.array([-1, h, g])
+    column, goal_state = np.zeros(GRID.n_states, np.int64), np.array([-1, h, g])
     column[[h, g]] = 1, 2
-    V, Y = np.zeros((3, WORLD.n_states)), np.full((3, WORLD.n_states), CAP)
-    best = np.full((3, WORLD.n_states), WORLD.n_actions, np.int16)
+    V, Y = np.zeros((3, GRID.n_states)), np.full((3, GRID.n_states), CAP)
+    best = np.full((3, GRID.n_states), GRID.n_actions, np.int16)
     V[1] = Y[1] = truth[:, h]
-    best[1] = optimal_policy(WORLD, truth)[:, h]
-    near = np.flatnonzero(truth[:, g] <= 3.0)  # what lies farther away is left at the cap
-    at = np.full((WORLD.n_states, 1), -1)
+    best[1] = optimal_policy(GRID, truth)[:, h]
+    near = np.flatnonzero(truth[:, g] <= 3.0)  # farther states stay at the cap
+    at = np.full((GRID.n_states, 1), -1)
     at[g] = 0
     Y[2, g] = 0.0
     swept = sweeps.improve_upper_bounds(
-        ideal(WORLD), GoalBlock(near, at, CAP, False, 200, 1e-9), Y[2][:, None], best[2][:, None]
+        ideal(GRID), GoalBlock(near, at, CAP, False, 200, 1e-9), Y[2][:, None], best[2][:, None]
     )
     Y[2], best[2] = swept[0][:, 0], swept[1][:, 0]
-    assert Y[2, WORLD.start] == CAP
+    assert Y[2, GRID.start] == CAP
     assert h in near
-    order = np.arange(WORLD.n_states)
-    improve_by_neighbours(np.array([2]), goal_state, column, order, ideal(WORLD), CAP, 1.0, V, Y, best)
+    order = np.arange(GRID.n_states)
+    improve_by_neighbours(np.array([2]), goal_state, column, order, ideal(GRID), CAP, 1.0, V, Y, best)
     assert (V[2] <= truth[:, g]).all()
-    assert V[2, WORLD.start] > truth[WORLD.start, g] - 4.0
-    assert (Y[2] >= solver.policy_values(WORLD, best[2], g) - 1e-9).all()
-    assert Y[2, WORLD.start] < CAP / 2
+    assert V[2, GRID.start] > truth[GRID.start, g] - 4.0
+    assert (Y[2] >= solver.policy_values(GRID, best[2], g) - 1e-9).all()
+    assert Y[2, GRID.start] < CAP / 2
     before = V.copy(), Y.copy()
-    improve_by_neighbours(np.array([2]), goal_state, column, order, ideal(WORLD), CAP, 1.0, V, Y, best)
-    assert np.array_equal(before, (V, Y))  # once is enough
+    improve_by_neighbours(np.array([2]), goal_state, column, order, ideal(GRID), CAP, 1.0, V, Y, best)
+    assert np.array_equal(before, (V, Y))  # a second call changes nothing
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_a_detour_with_bounds_that_are_not_exact(seed):
-    """The lower bound of h falls far short at g: what is subtracted is an upper bound on the way from g to h."""
-    rng, truth, order = np.random.default_rng(seed), solver.optimal_values(WORLD), np.arange(WORLD.n_states)
-    g = int(rng.integers(1, WORLD.n_states))
-    model = ideal(WORLD)
-    h = int(rng.choice([s for s in np.unique(model.successor[4 * g : 4 * g + 4]) if s not in (g, WORLD.start)]))
-    column, goal_state = np.zeros(WORLD.n_states, np.int64), np.array([-1, h, g])
+def test_bounds_by_a_neighbour_hold_with_inexact_bounds(seed):
+    """The lower bound of h at g is loose; the lemma must subtract the upper bound from g to h."""
+    rng, truth, order = np.random.default_rng(seed), solver.optimal_values(GRID), np.arange(GRID.n_states)
+    g = int(rng.integers(1, GRID.n_states))
+    model = ideal(GRID)
+    h = int(rng.choice([s for s in np.unique(model.successor[4 * g : 4 * g + 4]) if s not in (g, GRID.start)]))
+    column, goal_state = np.zeros(GRID.n_states, np.int64), np.array([-1, h, g])
     column[[h, g]] = 1, 2
-    V, Y = np.zeros((3, WORLD.n_states)), np.full((3, WORLD.n_states), CAP)
-    best = np.full((3, WORLD.n_states), WORLD.n_actions, np.int16)
-    best[1:] = optimal_policy(WORLD, truth)[:, [h, g]].T
+    V, Y = np.zeros((3, GRID.n_states)), np.full((3, GRID.n_states), CAP)
+    best = np.full((3, GRID.n_states), GRID.n_actions, np.int16)
+    best[1:] = optimal_policy(GRID, truth)[:, [h, g]].T
     V[1] = truth[:, h] * np.where(order == g, rng.random(), 1.0)
     Y[1] = truth[:, h] * rng.uniform(1.0, 1.2)  # 1 + p Y <= Y still
     Y[2] = truth[:, g] * rng.uniform(1.5, 2.0)
     improve_by_neighbours(np.array([2]), goal_state, column, order, model, CAP, 1e-3, V, Y, best)
     assert (V[2] <= truth[:, g]).all()
-    assert (Y[2] >= solver.policy_values(WORLD, best[2], g) - 1e-9).all()
+    assert (Y[2] >= solver.policy_values(GRID, best[2], g) - 1e-9).all()
     assert V[2].any()
 
 
-def test_bounds_hold_with_detours(monkeypatch):
+def test_bounds_hold_in_a_run(monkeypatch):
     taken = []
 
     def counted(*args):
@@ -114,7 +114,7 @@ def test_bounds_hold_with_detours(monkeypatch):
 
 
 @pytest.mark.slow
-def test_every_cell_of_a_large_grid():
+def test_large_grid_is_certified():
     mdp = toy_models.open_grid_model(rows=25, cols=25)
     result = adagoal.explore(ModelSimulator(mdp), 65.0, 6.5, seed=3, method_args={"branching": 4})
     assert result.status == "certified"
@@ -122,8 +122,8 @@ def test_every_cell_of_a_large_grid():
     assert adagoal.audit(result, mdp).ok
 
 
-def test_the_fewest_hops_as_edges_are_found():
-    """As a search from the beginning finds them, whatever the order of what is seen."""
+def test_incremental_hop_counts_equal_a_search():
+    """The result does not depend on the order in which edges are found."""
     rng = np.random.default_rng(0)
     S, A, K = 40, 2, 3
     successor, support = rng.integers(0, S, (S * A, K)).astype(np.int32), np.zeros(S * A, np.int32)

@@ -1,4 +1,4 @@
-"""AdaGoal-UCBVI: against a slow reference, its Properties 1 and 2, its stop, and the guarantee at the stop."""
+"""AdaGoal-UCBVI: equal to a reference, Properties 1 and 2, its stop, and the guarantee at the stop."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def audit_ok(mdp: TabularMDP, estimates: UCBVI) -> bool:
 
 
 @pytest.mark.parametrize("bonus", EPSILON_SHARES)
-def test_reference(bonus: str) -> None:
+def test_planner_equals_reference(bonus: str) -> None:
     for seed in range(10):
         mdp, rng = random_mdp(seed), np.random.default_rng(seed)
         counts = sampled(mdp, random_counts(mdp, rng, 3 if bonus == "simplified" else 9), rng)
@@ -67,8 +67,8 @@ def test_reference(bonus: str) -> None:
             np.testing.assert_array_equal(estimates.goal_policy(g), policy)
 
 
-def test_blocks_do_not_matter() -> None:
-    """More goals than a block holds, planned together and one by one."""
+def test_blocks_of_goals_do_not_change_the_result() -> None:
+    """Plan more goals than a block holds, together and one by one."""
     mdp, rng = toy_models.random_sparse(n_states=70, n_actions=2, seed=1), np.random.default_rng(0)
     counts = sampled(mdp, random_counts(mdp, rng, 3), rng)
     together = UCBVI(counts, 3.0, 1.0, 0.1, None, "simplified", H=15)
@@ -79,7 +79,7 @@ def test_blocks_do_not_matter() -> None:
 
 
 def truth(mdp: TabularMDP, H: int, table: NDArray[np.int16]) -> tuple[Floats, Floats]:
-    """D*_H and the H-step value of the policies ``table`` [H, S, G], from s0, for all states as goals."""
+    """Return D*_H and the H-step value of the policies ``table`` [H, S, G] from s0, for all states as goals."""
     S, A, goal = mdp.n_states, mdp.n_actions, np.arange(mdp.n_states)
     p = np.concatenate([mdp.kernel().toarray().reshape(S, A, S), np.zeros((S, 1, S))], axis=1)
     p[:, A, mdp.start] = 1.0
@@ -159,7 +159,7 @@ def test_horizons() -> None:
     assert not UCBVI(counts, 2.0, 1.0, 0.1, bonus="simplified", H=200).guarantee
 
 
-def test_nothing_known() -> None:
+def test_initial_values() -> None:
     """The initial values of Algorithm 1: D = 1[g != s0], E = H 1[g != s0] and the share."""
     estimates = UCBVI(
         TransitionCounts(4, 2, 1), 3.0, 1.0, 0.1, GoalSpace.from_states(4, 4, np.array([0, 1, 3])), "rebalanced"
@@ -170,8 +170,8 @@ def test_nothing_known() -> None:
     assert estimates.distance_bounds(1) == (0.0, 0.1)
 
 
-def test_golden() -> None:
-    """Planning on the two-room grid with 100 ideal samples of each pair, as it was when the reference agreed."""
+def test_stored_values() -> None:
+    """Plan on the two-room grid with 100 ideal samples of each pair; the reference agreed with these values."""
     mdp = toy_models.two_room_grid(slip=0.0, eta=0.0)
     counts = sampled(mdp, np.full(mdp.n_states * 4, 100), np.random.default_rng(0))
     estimates = UCBVI(counts, 40.0, 1.0, 0.1, None, "simplified", H=50)
@@ -184,7 +184,7 @@ GOLDEN_U = [0.0, 1.2, 7.98, 17.68, 35.5]
 
 
 @pytest.mark.parametrize("lazy", [False, True])
-def test_same_seed_same_run_and_resume(lazy: bool) -> None:
+def test_same_seed_gives_same_run_and_resume_equals_uninterrupted_run(lazy: bool) -> None:
     mdp = toy_models.open_grid_model(rows=3, cols=3)
     whole, again, first = (run_of(mdp, 5.0, 0.5, 7, bonus="simplified", horizon=20, lazy=lazy) for _ in range(3))
     for run in (whole, again):
@@ -237,7 +237,7 @@ def test_literal_constants_reach_their_own_stop() -> None:
     assert audit_ok(mdp, run.estimates)  # type: ignore[arg-type]
 
 
-def test_bad_arguments() -> None:
+def test_bad_arguments_give_one_line_error() -> None:
     for arguments in ({"bonus": "none"}, {"horizon": 0}, {"horizon": 2.5}):
         with pytest.raises(InputError, match=f"method_args: {next(iter(arguments))}"):
             run_of(toy_models.chain_model(n_states=3), 2.0, 1.0, **arguments)

@@ -1,4 +1,4 @@
-"""A start that is only believed to be fixed: the lemma on exact values, its event, and whole runs."""
+"""A start that is inferred from resets (lemma 10): exact values, its event, and whole runs."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ from adagoal.runs.result import Result
 from model_env import ModelEnv, PairEnv, with_terminal
 
 
-def values(mdp: TabularMDP, goal: int, landing: Floats, policy: Any = None) -> Floats:
-    """[S] the least expected steps to the goal, or those of a policy, where a reset leads to ``landing`` [S]."""
+def values(mdp: TabularMDP, goal: int, reset_distribution: Floats, policy: Any = None) -> Floats:
+    """Return [S] the least expected steps to the goal, or of a policy, given the distribution of a reset [S]."""
     S, A = mdp.n_states, mdp.n_actions
-    rows = np.concatenate([mdp.kernel().toarray().reshape(S, A, S), np.tile(landing, (S, 1, 1))], axis=1)
+    rows = np.concatenate([mdp.kernel().toarray().reshape(S, A, S), np.tile(reset_distribution, (S, 1, 1))], axis=1)
     if policy is not None:
         return expected_steps(rows[np.arange(S), policy], goal)
-    V = expected_steps(rows[:, A], goal)  # nothing but resets
+    V = expected_steps(rows[:, A], goal)  # resets only
     while True:
         Q = 1.0 + rows @ V
         Q[mdp.terminal, :A] = np.inf
@@ -45,7 +45,7 @@ def values(mdp: TabularMDP, goal: int, landing: Floats, policy: Any = None) -> F
 
 
 def expected_steps(P: Floats, goal: int) -> Floats:
-    """[S] to the goal in the chain P [S, S], of 2^30 steps at most: how many there are is doubled 30 times."""
+    """Return [S] the expected steps to the goal in the chain P [S, S], up to 2^30 steps, by repeated squaring."""
     P = P.copy()
     P[goal] = 0.0
     V = np.ones(len(P))
@@ -55,15 +55,15 @@ def expected_steps(P: Floats, goal: int) -> Floats:
     return V
 
 
-def landing(S: int, start: int, q: float, others: Floats) -> Floats:
-    """[S] where a reset leads."""
+def reset_distribution(S: int, start: int, q: float, others: Floats) -> Floats:
+    """Return [S] the distribution of a reset."""
     row = q * others
     row[start] += 1.0 - q
     return row
 
 
-def believed(D: float, upper: float, cap: float, q: float) -> UncertainReset:
-    """One goal, with exact values and exactly this bound on q."""
+def exact_goal(D: float, upper: float, cap: float, q: float) -> UncertainReset:
+    """Return bounds of one goal with exact values and this bound on q."""
     exact = SimpleNamespace(
         D=np.array([D]), upper=np.array([upper]), E=np.array([upper - D]), cap=cap, goal_state=np.array([1])
     )
@@ -73,8 +73,8 @@ def believed(D: float, upper: float, cap: float, q: float) -> UncertainReset:
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_the_lemma_on_exact_values(seed: int) -> None:
-    """Random worlds, random places elsewhere, the best policy and others that reset often."""
+def test_lemma_10_on_exact_values(seed: int) -> None:
+    """Random models, random other starts, the best policy and policies that reset often."""
     rng = np.random.default_rng(seed)
     mdp = toy_models.trap_chain(n_states=5, p=0.3)
     if seed % 2:
@@ -85,7 +85,7 @@ def test_the_lemma_on_exact_values(seed: int) -> None:
     if others.sum() == 0.0 or goal == mdp.start:
         return
     others /= others.sum()
-    truth, exact = landing(S, mdp.start, q, others), landing(S, mdp.start, 0.0, others)
+    truth, exact = reset_distribution(S, mdp.start, q, others), reset_distribution(S, mdp.start, 0.0, others)
     best, best_here = (values(mdp, goal, row)[mdp.start] for row in (truth, exact))
     V = values(mdp, goal, exact)
     rows = np.concatenate([mdp.kernel().toarray().reshape(S, -1, S), np.tile(exact, (S, 1, 1))], axis=1)
@@ -98,7 +98,7 @@ def test_the_lemma_on_exact_values(seed: int) -> None:
         if here.max() > 1e6:
             continue
         true = values(mdp, goal, truth, policy)[mdp.start]
-        wide = believed(best_here, here[mdp.start], float(here.max()) + 2.0, q)
+        wide = exact_goal(best_here, here[mdp.start], float(here.max()) + 2.0, q)
         lower, upper = wide.distance_bounds(0)
         assert lower <= best + 1e-9
         assert true <= upper * (1 + 1e-9)
@@ -107,14 +107,14 @@ def test_the_lemma_on_exact_values(seed: int) -> None:
         assert wide.D[0] == pytest.approx(lower)
 
 
-def test_the_error_grows_as_the_lemma_says() -> None:
+def test_error_grows_as_in_lemma_10c() -> None:
     """Lemma 10c with gap = U - D = 1: E' = E + q U (C - D + U) / (1 - q C)."""
     D, U, C, q = 3.0, 4.0, 6.0, 0.01
-    assert believed(D, U, C, q).E[0] == pytest.approx(1.0 + q * U * (C - D + U) / (1.0 - q * C))
+    assert exact_goal(D, U, C, q).E[0] == pytest.approx(1.0 + q * U * (C - D + U) / (1.0 - q * C))
 
 
-def test_the_event_fails_as_rarely_as_it_should() -> None:
-    """The share of streams in which the bound is below the truth before the first reset leads elsewhere."""
+def test_event_fails_at_most_with_its_share_of_delta() -> None:
+    """Count streams in which the bound is below q before the first reset to another state."""
     rng, delta, q = np.random.default_rng(0), 0.3, 0.02
     first_astray = rng.geometric(q, size=20_000)
     counts = TransitionCounts(2, 1, 0)
@@ -129,7 +129,7 @@ def test_the_event_fails_as_rarely_as_it_should() -> None:
     assert 0.9 * delta < (first_astray > too_early).mean() <= 1.02 * delta
 
 
-class Elsewhere(ModelEnv):
+class RareOtherStart(ModelEnv):
     """A reset leads to another state with a small probability."""
 
     def __init__(self, mdp: TabularMDP, other: int, q: float) -> None:
@@ -144,8 +144,8 @@ class Elsewhere(ModelEnv):
 
 
 def holds(result: Result, mdp: TabularMDP, other: int, q: float) -> bool:
-    """Every certificate, and every policy of a certified answer, in the world as it is."""
-    row = landing(mdp.n_states, mdp.start, q, np.eye(mdp.n_states)[other])
+    """Whether every certificate and every policy of a certified answer is true in the actual environment."""
+    row = reset_distribution(mdp.n_states, mdp.start, q, np.eye(mdp.n_states)[other])
     for goal, (lower, upper) in result.certificates.items():
         best = values(mdp, goal, row)[mdp.start]
         if lower > best + 1e-9:
@@ -159,15 +159,15 @@ def holds(result: Result, mdp: TabularMDP, other: int, q: float) -> bool:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("world", ["trap", "chain"])
-def test_runs_with_a_rare_other_start_are_void_or_right(world: str) -> None:
-    """At delta = 0.3: of 20 runs at most a few may break; most see the other start and are void."""
+def test_runs_with_a_rare_other_start_are_void_or_correct(world: str) -> None:
+    """At delta = 0.3 at most a few of 20 runs may be wrong; most see the other start and are void."""
     mdp, other = (
         (toy_models.trap_chain(n_states=4, p=0.3), 2) if world == "trap" else (toy_models.chain_model(n_states=12), 11)
     )
     broken, kinds = 0, set[str]()
     for seed in range(20):
         q = (0.015, 0.004)[seed % 2]
-        env = Elsewhere(mdp, other, q)
+        env = RareOtherStart(mdp, other, q)
         if not GymAdapter(env, "model").start_is_certain:
             result = api.explore(env, 12, 3.0, delta=0.3, seed=seed, budget=8_000)
             kinds.add(result.status)
@@ -182,8 +182,8 @@ DELTA, QUIET = 0.3, 0.345
 """No reset before a run draws a number in [QUIET, QUIET + 0.16), so the start looks fixed."""
 
 
-class Hidden(ModelEnv):
-    """A reset leads to state 2 with probability q, though not with the seeds that are tried at first."""
+class HiddenStart(ModelEnv):
+    """A reset leads to state 2 with probability q, but not with the seeds that adagoal tries first."""
 
     q = 0.0
 
@@ -195,12 +195,12 @@ class Hidden(ModelEnv):
 
 
 def broken(q: float, seed: int, believe: bool) -> bool:
-    """Whether a run ever claimed, before it was void, that state 2 is farther than it is.
+    """Return whether a run ever claimed, before it was void, too large a distance of state 2.
 
-    Transitions of pairs are certain here: nothing but the event of lemma 10 can fail. Without ``believe`` the reset has
-    no share of delta, as if the world could vouch for its start.
+    Transitions of pairs are deterministic here, so only the event of lemma 10 can fail. Without ``believe`` the reset
+    has no share of delta, as if the start were known.
     """
-    env = Hidden(TWO_AND_ONE)
+    env = HiddenStart(TWO_AND_ONE)
     env.q = q
     world = GymAdapter(env, "hidden")
     assert not world.start_is_certain
@@ -218,14 +218,14 @@ def broken(q: float, seed: int, believe: bool) -> bool:
     return missing or any(claims)
 
 
-def test_a_hidden_start_breaks_runs_that_do_not_pay_for_it() -> None:
+def test_hidden_start_breaks_runs_without_a_share_of_delta() -> None:
     assert not any(broken(0.1, seed, believe=True) for seed in range(5))
     assert any(broken(0.1, seed, believe=False) for seed in range(5))
 
 
 @pytest.mark.slow
 def test_300_runs_with_a_hidden_start() -> None:
-    """The share of delta is what the event may fail with; without it most runs of the same kind are wrong."""
+    """The event fails at most with its share of delta; without a share most such runs are wrong."""
     paid = [broken((0.002, 0.09, 0.12)[seed % 3], seed, believe=True) for seed in range(300)]
     allowed = RESET_DELTA_SHARE * DELTA
     assert np.mean(paid) <= allowed + 3 * math.sqrt(allowed / 300)
@@ -233,7 +233,7 @@ def test_300_runs_with_a_hidden_start() -> None:
     assert np.mean(unpaid) > 0.3
 
 
-def test_models_keep_the_whole_delta_and_objects_pay() -> None:
+def test_only_environments_with_an_inferred_start_spend_delta() -> None:
     mdp = toy_models.chain_model(n_states=5)
     sure, unsure, virtual = ModelSimulator(mdp), GymAdapter(ModelEnv(mdp), "e"), GymAdapter(ModelEnv(mdp, (0, 2)), "v")
     assert (sure.start_is_certain, unsure.start_is_certain, virtual.start_is_certain) == (True, False, True)
@@ -254,7 +254,7 @@ def test_models_keep_the_whole_delta_and_objects_pay() -> None:
     np.testing.assert_allclose(logs[1] - logs[0], -math.log(1 - RESET_DELTA_SHARE))
 
 
-def test_a_method_that_takes_the_reset_for_granted_says_so() -> None:
+def test_method_that_assumes_a_fixed_start_gives_a_warning() -> None:
     result = api.explore(ModelEnv(toy_models.chain_model(n_states=3)), 2, 1.0, method="ucbvi", budget=50)
     assert (
         any("assumes that every reset leads to the same start" in line for line in result.warnings) == result.guarantee
@@ -262,11 +262,11 @@ def test_a_method_that_takes_the_reset_for_granted_says_so() -> None:
 
 
 @pytest.mark.parametrize("kind", [ModelEnv, PairEnv])
-def test_a_random_start_can_be_declared(kind: type[ModelEnv], tmp_path: Path) -> None:
-    """A rare other start would void a run that believes in a fixed one; declared, it is one more thing to learn."""
+def test_random_start_can_be_declared(kind: type[ModelEnv], tmp_path: Path) -> None:
+    """A rare other start voids a run with an inferred fixed start; if declared, the run learns it."""
     mdp = toy_models.chain_model(n_states=4, slip=0.1)
 
-    class Rare(kind):  # type: ignore[misc, valid-type]
+    class RareStart(kind):  # type: ignore[misc, valid-type]
         def reset(
             self, *, seed: int | None = None, options: dict[str, Any] | None = None
         ) -> tuple[Any, dict[str, Any]]:
@@ -274,19 +274,19 @@ def test_a_random_start_can_be_declared(kind: type[ModelEnv], tmp_path: Path) ->
             self.state = 2 if self.np_random.random() < 0.02 else 0
             return self.observe(), {}
 
-    fixed = api.explore(Rare(mdp), 8, 2.0, seed=1)
+    fixed = api.explore(RareStart(mdp), 8, 2.0, seed=1)
     assert fixed.status == "void"
-    declared = api.explore(Rare(mdp), 8, 2.0, seed=1, start="random", out=tmp_path)
+    declared = api.explore(RareStart(mdp), 8, 2.0, seed=1, start="random", out=tmp_path)
     assert declared.status == "certified"
     assert declared.setting.start_seed == "random"
     if kind is ModelEnv:
-        to_the_end = values(mdp, 3, np.eye(4)[0])  # a reset is of no use on the way
+        to_the_end = values(mdp, 3, np.eye(4)[0])  # a reset never helps on this path
         best = 1.0 + 0.98 * to_the_end[0] + 0.02 * to_the_end[2]
         assert declared.certificate(3).lower <= best <= declared.certificate(3).upper
-    assert api.resume(tmp_path, env=Rare(mdp)).to_dict() == declared.to_dict()
+    assert api.resume(tmp_path, env=RareStart(mdp)).to_dict() == declared.to_dict()
 
 
-def test_a_declared_start_of_a_toy_text_environment() -> None:
+def test_declared_start_of_a_toy_text_environment() -> None:
     result = api.explore("FrozenLake-v1", 5, start="random", budget=30_000)
     assert len(result.arrays["visits"]) == 17
     assert result.certificate(16) == (0.0, 0.0)
@@ -312,7 +312,7 @@ def test_a_declared_start_of_a_toy_text_environment() -> None:
         ({"env": "FrozenLake-v1", "start": 3}, "start: is for matrices"),
     ],
 )
-def test_a_wrong_start_is_one_line(arguments: dict[str, Any], said: str) -> None:
+def test_wrong_start_gives_one_line_error(arguments: dict[str, Any], said: str) -> None:
     with pytest.raises(InputError) as caught:
         api.explore(**arguments, radius=4)
     assert str(caught.value).startswith(said)

@@ -1,4 +1,4 @@
-"""An environment that fails while a file is there: ``failing_training_env:Tired-v0``."""
+"""An environment that fails while a file exists: ``failing_training_env:Failing-v0``."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ import gymnasium
 from adagoal.deep.pointmass import PointMass
 
 
-class Tired(PointMass):
-    """Raises while the file named by TIRED exists; hangs where that holds a word."""
+class Failing(PointMass):
+    """Raises while the file named by FAILING_FILE exists; hangs if the file is not empty."""
 
     def step(self, action: Any) -> Any:
-        tired = Path(os.environ["TIRED"])
-        if tired.exists():
-            if tired.read_text():
+        marker = Path(os.environ["FAILING_FILE"])
+        if marker.exists():
+            if marker.read_text():
                 time.sleep(600)
             raise RuntimeError("no more")
         return super().step(action)
 
 
-gymnasium.register(id="Tired-v0", entry_point=Tired, max_episode_steps=25)
+gymnasium.register(id="Failing-v0", entry_point=Failing, max_episode_steps=25)

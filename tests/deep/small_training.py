@@ -1,4 +1,4 @@
-"""The smallest training that does everything: four cycles of two short episodes, tests at 0, 2 and the end."""
+"""The smallest complete training run: four cycles of two short episodes, tests at 0, 2 and the end."""
 
 from __future__ import annotations
 
@@ -34,20 +34,20 @@ TINY: dict[str, Any] = {
 
 
 def words(settings: dict[str, Any]) -> list[str]:
-    """Settings as options of the command line."""
+    """Return settings as options of the command line."""
     shown = {name: ",".join(map(str, x)) if isinstance(x, tuple) else str(x) for name, x in settings.items()}
     return [word for name, value in shown.items() for word in (f"--{name.replace('_', '-')}", value)]
 
 
 def equal(one: Path, other: Path) -> bool:
-    """Whether two trainings learnt and saw the same, byte for byte; how long it took may differ."""
+    """Whether two training runs are equal, byte for byte, except for their duration."""
     names = ("policy.npz", "goals.npz", "past.npz")
     same = all((one / name).read_bytes() == (other / name).read_bytes() for name in names)
     return same and log(one) == log(other)
 
 
 def load_policy(folder: Path, run: int = 0) -> Any:
-    """The policy of one of the runs in a folder."""
+    """Return the policy of one of the runs in a folder."""
     return adagoal.load(folder).policies[run]
 
 
@@ -57,14 +57,14 @@ def evaluate(folder: Path, episodes: int = 200, **given: Any) -> Any:
 
 
 def log(folder: Path) -> list[list[str]]:
-    """The rows of a log without their wall-clock seconds."""
+    """Return the rows of a log without their wall-clock seconds."""
     rows = [line.split(",") for line in (folder / "log.csv").read_text().splitlines()]
     at = rows[0].index("wall_seconds")
     return [row[:at] + row[at + 1 :] for row in rows]
 
 
 def restored(folder: Path, **code: Any) -> training_session.Training:
-    """What ``resume`` builds from a folder before it runs anything."""
+    """Return what ``resume`` builds from a folder before it runs anything."""
     found = find_saved_run(folder)
     assert found is not None
     given = {"steps": 0, "env": None, "goal_rule": None, "set_goal": None, "trust": False}
@@ -73,7 +73,7 @@ def restored(folder: Path, **code: Any) -> training_session.Training:
 
 @contextlib.contextmanager
 def rollout_worker(configs: list[Config], source: EnvSource, sizes: EnvDimensions) -> Iterator[Connection]:
-    """A worker with one environment, in a thread of this process; the pipe to it."""
+    """Start a worker with one environment in a thread of this process; return the pipe to it."""
     here, there = multiprocessing.Pipe()
     make = pickle.dumps(functools.partial(EnvBatch, configs, [(0, 0)], source, sizes))
     thread = threading.Thread(target=serve_calls, args=(there, make))

@@ -1,4 +1,4 @@
-"""Another learning algorithm is one module and one line: goal-conditioned supervised learning, trained and resumed."""
+"""A new learning algorithm is one module and one line; here goal-conditioned supervised learning."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def init_networks(config: Config, sizes: EnvDimensions, rng: np.random.Generator
 
 
 def sample_pairs(config: Config, experience: Experience, key: Array) -> tuple[Array, Array, Array]:
-    """States with a later achieved goal ``[B, O + G]``, actions taken ``[B, A]``, and steps between them ``[B]``."""
+    """Return states with a later achieved goal ``[B, O + G]``, actions ``[B, A]``, and the steps between ``[B]``."""
     replay, (episode_key, time_key, later_key) = experience.replay, jax.random.split(key, 3)
     held = jnp.minimum(replay.added, replay.goal.shape[0])
     episode = jax.random.randint(episode_key, (config.batch,), 0, held)
@@ -85,7 +85,7 @@ def actor_layers(nets: Nets) -> LayerWeights:
 
 
 def critic_layers(nets: Nets, needs_values: bool) -> None:
-    """NumPy cannot evaluate these distances: the exported policy acts only."""
+    """Return nothing: NumPy cannot evaluate these distances, so the exported policy only acts."""
 
 
 @pytest.fixture(autouse=True)
@@ -97,7 +97,7 @@ def config(**given: Any) -> Config:
     return Config("point-mass", algorithm="supervised", **{**TINY, **given})
 
 
-def test_it_trains_resumes_and_acts(tmp_path: Path) -> None:
+def test_new_algorithm_trains_resumes_and_acts(tmp_path: Path) -> None:
     whole = train([config()], out=tmp_path / "whole", workers=1)
     assert whole.status == "done"
     assert json.loads((tmp_path / "whole" / "result.json").read_text())["method"] == "supervised+her"
@@ -110,8 +110,8 @@ def test_it_trains_resumes_and_acts(tmp_path: Path) -> None:
         a.distance([0.1, 0.2, 0.0, 0.0], [0.5, 0.5])
 
 
-def test_goal_rules_see_its_own_distances() -> None:
-    """After some cycles the maps say more steps for farther goals, and each of the chosen goals had a D and an E."""
+def test_goal_rules_use_the_distances_of_the_algorithm() -> None:
+    """After some cycles farther goals have larger distances, and each chosen goal has D and E."""
     result = train([config(steps=1600, updates=100)] * 2, workers=1)
     D, E = result.maps["D"], result.maps["E"]
     assert D.shape == E.shape == (2, 41, 41)

@@ -1,4 +1,4 @@
-"""Certificates of trained policies: cells are a partition, verdicts are right, the command keeps its word."""
+"""Certificates of trained policies: partition into cells, verdicts, and the command."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ import pytest
 from small_training import load_policy
 
 import adagoal
-from adagoal.certification import certifier
+from adagoal.certification import certificate as certificates
 from adagoal.certification.certificate import CellVerdict, Certification, Claim, Verdict
-from adagoal.certification.certifier import Certifier
+from adagoal.certification.certifier import SPLIT_SAMPLE_SIZE, Certifier
 from adagoal.certification.episodes import open_players
 from adagoal.certification.value_spaces import CellTree
 from adagoal.cli.main import run_command_line
@@ -28,7 +28,7 @@ from adagoal.core.types import Bools, Floats
 from adagoal.deep.env_inspection import measure_dimensions
 from adagoal.deep.goal_envs import EnvSource, GoalEnv
 from adagoal.deep.policy_evaluation import prepare_certification
-from adagoal.report.training_figures import certified_share_map
+from adagoal.report.figures import verdict_share_map
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 from deep_certify import CLAIM, POLICIES, coins, counted, flat, square
@@ -36,20 +36,20 @@ from deep_certify import certified as certificate
 
 
 def certified(claim: Claim, truth: Callable[[Floats], Floats], seed: int) -> Certification:
-    """Of a policy that reaches a goal with a known probability."""
+    """Certify a policy that reaches each goal with a known probability."""
     return certificate(coins(truth)._replace(claim=claim), seed)
 
 
 # --- cells ---
 
 
-def lifted(rng: np.random.Generator, n: int) -> Floats:
-    """Like the goals of PickAndPlace: half of them on a table, the first coordinate always the same."""
+def table_goals(rng: np.random.Generator, n: int) -> Floats:
+    """Draw goals as in PickAndPlace: half of them on a table, with a constant first coordinate."""
     height = np.where(rng.random(n) < 0.5, 0.0, rng.uniform(0.0, 1.0, n))
     return np.stack([np.ones(n), rng.normal(size=n), height], 1)
 
 
-@pytest.mark.parametrize("space", [square, lifted])
+@pytest.mark.parametrize("space", [square, table_goals])
 def test_cells_of_a_level_are_a_partition(space: Any) -> None:
     cells = CellTree(space(np.random.default_rng(0), 5000), 5)
     goals = space(np.random.default_rng(1), 1000)
@@ -76,7 +76,7 @@ def test_equal_goals_are_one_cell() -> None:
 # --- verdicts ---
 
 
-def test_everything_is_decided_and_the_edge_is_found() -> None:
+def test_all_cells_are_decided_and_the_boundary_is_found() -> None:
     found = certified(CLAIM, lambda goals: np.where(goals.sum(1) < 0.3, 0.97, 0.3), 0)
     assert (found.status, found.status.exit_code) == (Status.DECIDED, 1)
     assert found.count("open") == 0
@@ -90,7 +90,7 @@ def test_everything_is_decided_and_the_edge_is_found() -> None:
         assert certain == (cell.verdict is Verdict.CERTIFIED)
 
 
-def test_good_everywhere_is_few_cells_and_bad_everywhere_is_refuted() -> None:
+def test_uniformly_good_policy_needs_few_cells_and_bad_policy_is_refuted() -> None:
     good, bad = certified(CLAIM, flat(1.0), 0), certified(CLAIM, flat(0.0), 0)
     assert (len(good.cells), good.status, good.status.exit_code) == (8, Status.CERTIFIED, 0)
     assert bad.status is Status.DECIDED
@@ -98,7 +98,7 @@ def test_good_everywhere_is_few_cells_and_bad_everywhere_is_refuted() -> None:
     assert bad.rollouts < 16 * 20
 
 
-def test_a_cap_and_an_observer_leave_cells_open() -> None:
+def test_episode_limit_and_observer_leave_cells_open() -> None:
     capped = certified(Claim(10, slack=0.0, rollouts=2000), flat(0.9), 0)
     assert (capped.status, capped.status.exit_code) == (Status.BUDGET, 3)
     assert capped.count("open") > 0
@@ -119,7 +119,7 @@ def test_all_cells_share_delta(halvings: int) -> None:
 
 
 def failures(runs: int) -> Iterator[int]:
-    """Of so many certificates, those with a false verdict, where every cell is just bad, just good, or a slope."""
+    """Count certificates with a false verdict if every cell is just below or just above the bound, or a slope."""
     return (counted(name, runs)["wrong"] for name in list(POLICIES)[:3])
 
 
@@ -135,17 +135,17 @@ def test_at_most_delta_of_300_certificates_have_a_false_verdict(name: str) -> No
     assert found["wrong"] <= 30
 
 
-def test_weaker_bounds_break(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Intervals for one look at one cell, used at every look at every cell."""
+def test_weaker_bounds_fail(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fixed-sample intervals of one cell, checked repeatedly in all cells, give too many false verdicts."""
 
     def once(successes: int, trials: int, q: float, alpha: float) -> bool:
         return trials > 0 and clopper_pearson_interval(successes, trials, 1.0 - 2.0 * CLAIM.delta)[0] > q
 
-    monkeypatch.setattr(certifier, "rejects_at_most", once)
+    monkeypatch.setattr(certificates, "rejects_at_most", once)
     assert any(wrong > 3 for wrong in failures(6))
 
 
-def test_the_controller_plays_the_point_mass() -> None:
+def test_certificate_of_a_controller_on_the_point_mass() -> None:
     from adagoal.deep.pointmass import PointMass
 
     env = PointMass()
@@ -159,7 +159,7 @@ def test_the_controller_plays_the_point_mass() -> None:
 # --- bets ---
 
 
-def test_a_probability_below_the_bound_is_refuted() -> None:
+def test_probability_below_the_bound_is_refuted() -> None:
     assert not confidence_bounds.rejects_at_most(0, 50, 0.1, 0.05)
     assert not confidence_bounds.rejects_at_most(9, 10, 0.9, 0.05)
     assert confidence_bounds.rejects_at_most(100, 100, 0.9, 0.05)
@@ -172,12 +172,12 @@ def test_a_probability_below_the_bound_is_refuted() -> None:
 # --- the picture ---
 
 
-def test_a_picture_of_three_coordinates_shows_what_lies_behind() -> None:
+def test_figure_of_three_coordinates_aggregates_the_third() -> None:
     def cell(verdict: Verdict, x: float, z: tuple[float, float]) -> CellVerdict:
-        return CellVerdict(verdict, np.array([x, 0.0, z[0]]), np.array([x + 1.0, 1.0, z[1]]), 0.25, 9, 9, 0.0, 1.0)
+        return CellVerdict(verdict, np.array([x, 0.0, z[0]]), np.array([x + 1.0, 1.0, z[1]]), 0.25, 9, 9, 0, 0.0, 1.0)
 
     near = [cell(Verdict.CERTIFIED, 0.0, (0.0, 3.0)), cell(Verdict.REFUTED, 0.0, (3.0, 4.0))]
-    share, extent = certified_share_map([*near, cell(Verdict.REFUTED, 1.0, (0.0, 4.0))], 0, 1)
+    share, extent = verdict_share_map([*near, cell(Verdict.REFUTED, 1.0, (0.0, 4.0))], "certified", 0, 1)
     assert extent == (0.0, 2.0, 0.0, 1.0)
     np.testing.assert_allclose(share[:50], 0.75)
     np.testing.assert_allclose(share[50:], 0.0)
@@ -187,15 +187,15 @@ def test_a_picture_of_three_coordinates_shows_what_lies_behind() -> None:
 
 
 def prints(folder: Path) -> dict[str, str]:
-    """Hashes of all files of a folder but those that are written by the command."""
+    """Return hashes of all files of a folder except those that the command writes."""
     files = [path for path in sorted(folder.rglob("*")) if path.is_file() and path.stem != "certificate"]
     return {str(path): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
 
 
-def test_the_command_writes_a_map_and_alters_nothing(finished: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_command_writes_its_files_and_changes_nothing_else(finished: Path, capsys: pytest.CaptureFixture[str]) -> None:
     before = prints(finished)
     words = ["certify", str(finished), "--radius", "5", "--halvings", "3", "--workers", "2"]
-    assert run_command_line([*words, "--json"]) == 1  # a policy that has learnt nothing
+    assert run_command_line([*words, "--json"]) == 1  # an untrained policy
     shown = json.loads(capsys.readouterr().out)
     text = (finished / "certificate.json").read_text()
     assert json.loads(text) == shown
@@ -213,7 +213,7 @@ def test_the_command_writes_a_map_and_alters_nothing(finished: Path, capsys: pyt
     assert (shown["about"]["env"], shown["about"]["steps"]) == ("point-mass", 40)
 
 
-def test_no_goal_that_is_played_has_cut_the_cells() -> None:
+def test_goals_that_split_cells_are_not_played() -> None:
     drawn: list[Floats] = []
 
     def space(rng: np.random.Generator, n: int) -> Floats:
@@ -227,11 +227,11 @@ def test_no_goal_that_is_played_has_cut_the_cells() -> None:
     played: list[Floats] = []
     Certifier(Claim(radius=5, halvings=0, rollouts=200), space, 0).run(reach)
     assert len(played) > 0
-    assert len(drawn[0]) == certifier.SPLIT_SAMPLE_SIZE
+    assert len(drawn[0]) == SPLIT_SAMPLE_SIZE
     assert not np.isin(np.concatenate(played), drawn[0]).any()
 
 
-def test_rollouts_are_what_playing_by_hand_gives(finished: Path) -> None:
+def test_rollouts_equal_a_manual_loop(finished: Path) -> None:
     policy, source, seed = load_policy(finished), EnvSource.from_argument("point-mass"), 3
     world = GoalEnv(source, measure_dimensions(source.make_env(), source, 0))
     goals = np.random.default_rng(0).uniform(-0.6, 0.6, (48, 2))
@@ -266,7 +266,7 @@ def test_rollouts_are_what_playing_by_hand_gives(finished: Path) -> None:
         ([], "--radius: missing"),
     ],
 )
-def test_bad_input_gets_one_line(
+def test_bad_input_gives_one_line_error(
     finished: Path, arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run_command_line(["certify", str(finished), *arguments]) == 2
@@ -275,7 +275,7 @@ def test_bad_input_gets_one_line(
     assert error.count("\n") == 1
 
 
-def test_an_observer_that_raises_is_told_as_the_users(finished: Path) -> None:
+def test_observer_error_is_reported_as_user_error(finished: Path) -> None:
     def angry(open_cells: int, played: int) -> None:
         raise RuntimeError("no")
 
@@ -283,7 +283,7 @@ def test_an_observer_that_raises_is_told_as_the_users(finished: Path) -> None:
         adagoal.certify(finished, radius=5, observe=angry)
 
 
-def test_goals_of_ones_own_and_a_policy_without_its_folder(finished: Path) -> None:
+def test_user_goals_and_a_policy_without_folder(finished: Path) -> None:
     policy = load_policy(finished)
     box = adagoal.certify(finished, radius=5, halvings=2, goals="-0.2:0.2,-0.1:0.1", workers=1)
     assert {tuple(cell.low) for cell in box.cells} == {(-0.2, -0.1), (-0.2, 0.0), (0.0, -0.1), (0.0, 0.0)}

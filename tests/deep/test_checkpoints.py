@@ -1,4 +1,4 @@
-"""What a training keeps: nothing is lost to a kill, a full disk, a dead worker or a new run."""
+"""Checkpoints of training: no loss by kills, full disks, dead workers or new runs."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ from small_training import CONFIG
 if __name__ == "__main__":
     left = int(sys.argv[1])
     calls = {"replace": os.replace, "fsync": os.fsync, "unlink": os.unlink}
-    def mortal(real):
+    def run_until_call(real):
         def call(*arguments, **options):
             global left
             left -= 1
@@ -51,7 +51,7 @@ if __name__ == "__main__":
             return real(*arguments, **options)
         return call
     for name, real in calls.items():
-        setattr(os, name, mortal(real))
+        setattr(os, name, run_until_call(real))
     folder = Path(sys.argv[3])
     if sys.argv[2] == "resume":
         resume(folder, workers=1, checkpoint_every=1)
@@ -62,9 +62,9 @@ if __name__ == "__main__":
 """A training, or the resumption of one, that dies at its n-th call to the file system; prints what was left of n."""
 
 
-def mortal(moment: int, what: str, folder: Path) -> int | None:
-    """Run :data:`CODE`; the calls that were left, None where it was killed."""
-    script = folder.parent / "mortal.py"
+def run_until_call(moment: int, what: str, folder: Path) -> int | None:
+    """Run :data:`CODE`; return the calls that were left, or None if it was killed."""
+    script = folder.parent / "run_until_call.py"
     script.write_text(CODE)
     words = [sys.executable, str(script), str(moment), what, str(folder), str(Path(__file__).parent)]
     done = subprocess.run(words, capture_output=True, text=True, timeout=300, check=False)
@@ -75,56 +75,58 @@ def mortal(moment: int, what: str, folder: Path) -> int | None:
 
 
 def end(folder: Path) -> None:
-    """Finish what was killed."""
+    """Resume the killed training to its end."""
     if find_saved_run(folder) is None:
         train([CONFIG], out=folder, workers=1)
     else:
         resume(folder, workers=1)
 
 
-def test_a_training_killed_while_it_writes_is_the_undisturbed_one(finished: Path, tmp_path: Path) -> None:
+def test_training_killed_during_a_save_resumes_to_the_same_result(finished: Path, tmp_path: Path) -> None:
     folder = tmp_path / "run"
-    assert mortal(25, "train", folder) is None
+    assert run_until_call(25, "train", folder) is None
     assert find_saved_run(folder) is not None
     end(folder)
     assert equal(folder, finished)
 
 
 @pytest.fixture(scope="module")
-def begun(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def unfinished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A training that was stopped after its first cycle; to be read, not changed."""
-    folder = tmp_path_factory.mktemp("begun") / "run"
+    folder = tmp_path_factory.mktemp("unfinished") / "run"
     assert train([CONFIG], out=folder, workers=1, observe=lambda history: False).status == "interrupted"
     return folder
 
 
-def test_a_training_killed_after_a_resume_is_the_undisturbed_one(begun: Path, finished: Path, tmp_path: Path) -> None:
-    folder = Path(shutil.copytree(begun, tmp_path / "run"))
-    assert mortal(8, "resume", folder) is None
+def test_training_killed_after_a_resume_resumes_to_the_same_result(
+    unfinished: Path, finished: Path, tmp_path: Path
+) -> None:
+    folder = Path(shutil.copytree(unfinished, tmp_path / "run"))
+    assert run_until_call(8, "resume", folder) is None
     end(folder)
     assert equal(folder, finished)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("what", ["train", "resume"])
-def test_kill_nine_at_any_call_to_the_file_system(what: str, finished: Path, begun: Path, tmp_path: Path) -> None:
+def test_sigkill_at_any_file_system_call(what: str, finished: Path, unfinished: Path, tmp_path: Path) -> None:
     whole = tmp_path / "whole"
     if what == "resume":
-        shutil.copytree(begun, whole)
-    left = mortal(10**6, what, whole)
+        shutil.copytree(unfinished, whole)
+    left = run_until_call(10**6, what, whole)
     assert left is not None
     calls = 10**6 - left
     for moment in np.random.default_rng(0).choice(np.arange(1, calls + 1), min(20, calls), replace=False).tolist():
         folder = tmp_path / f"killed-{moment}"
         if what == "resume":
-            shutil.copytree(begun, folder)
-        assert mortal(moment, what, folder) is None
+            shutil.copytree(unfinished, folder)
+        assert run_until_call(moment, what, folder) is None
         end(folder)
         assert equal(folder, finished), moment
 
 
 @pytest.mark.slow
-def test_kill_nine_at_any_time(finished: Path, tmp_path: Path) -> None:
+def test_sigkill_at_any_time(finished: Path, tmp_path: Path) -> None:
     code = CODE.replace("left = int(sys.argv[1])", "left = -1")
     script = tmp_path / "timed.py"
     script.write_text(code)
@@ -143,17 +145,17 @@ def test_kill_nine_at_any_time(finished: Path, tmp_path: Path) -> None:
         assert equal(folder, finished), number
 
 
-def test_a_killed_training_can_be_tested_and_looked_at(finished: Path, tmp_path: Path) -> None:
+def test_killed_training_can_be_evaluated_and_reported(finished: Path, tmp_path: Path) -> None:
     train([CONFIG], out=tmp_path, workers=1, checkpoint_every=1, observe=lambda history: history.rows[-1]["cycle"] < 1)
     assert len(evaluate(tmp_path, episodes=3).final_success) == 3
     assert "Interrupted" in report.write_training_report(tmp_path).read_text()
 
 
 @pytest.mark.parametrize(("code", "last"), [(errno.ENOSPC, 2), (errno.EROFS, 3)])
-def test_a_disk_that_takes_no_more_costs_nothing(
+def test_full_disk_does_not_lose_the_policy(
     code: int, last: int, finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It has room again at the end (last = 2), or not, and then the policy is elsewhere."""
+    """The disk has space again at the end (last = 2), or the policy is saved elsewhere."""
     folder, real = tmp_path / "run", os.fsync
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
     (tmp_path / "temporary").mkdir()
@@ -178,7 +180,7 @@ def test_a_disk_that_takes_no_more_costs_nothing(
     assert equal(folder, finished)
 
 
-def test_a_training_stays_in_its_folder(finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_training_writes_only_to_its_folder(finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also if user code changes the current folder."""
     here, elsewhere = tmp_path / "here", tmp_path / "elsewhere"
     for place in (here, elsewhere):
@@ -190,7 +192,7 @@ def test_a_training_stays_in_its_folder(finished: Path, tmp_path: Path, monkeypa
     assert not list(elsewhere.iterdir())
 
 
-def test_ctrl_c_while_the_report_is_written_leaves_the_training_as_it_is(
+def test_ctrl_c_during_the_report_does_not_change_the_training(
     finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def interrupted(*given: Any, **options: Any) -> None:
@@ -205,7 +207,7 @@ def test_ctrl_c_while_the_report_is_written_leaves_the_training_as_it_is(
     assert told.err == f"interrupted: report.html was not written; adagoal report {folder} writes it\n"
 
 
-def test_a_disk_that_is_full_from_the_start_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_disk_full_at_the_start_gives_one_line_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(handle: int) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
@@ -215,7 +217,7 @@ def test_a_disk_that_is_full_from_the_start_is_one_line(tmp_path: Path, monkeypa
     assert not (tmp_path / "run").exists()
 
 
-def test_a_killed_worker_is_one_line_and_what_was_learnt_is_kept(tmp_path: Path) -> None:
+def test_killed_worker_gives_one_line_error_and_the_policy_is_saved(tmp_path: Path) -> None:
     def kill(history: Any) -> None:
         if history.rows[-1]["cycle"] == 1:
             multiprocessing.active_children()[0].kill()
@@ -244,7 +246,7 @@ def snapshot(folder: Path) -> dict[str, bytes]:
         ["CartPole-v1"],
     ],
 )
-def test_bad_input_touches_nothing(wrong: list[str], finished: Path, tmp_path: Path) -> None:
+def test_bad_input_changes_no_file(wrong: list[str], finished: Path, tmp_path: Path) -> None:
     folder = Path(shutil.copytree(finished, tmp_path / "run"))
     before = snapshot(folder)
     for more in ([], ["--overwrite"]):
@@ -254,7 +256,7 @@ def test_bad_input_touches_nothing(wrong: list[str], finished: Path, tmp_path: P
     assert not (tmp_path / "new").exists()
 
 
-def test_a_run_is_not_lost_to_another_one(finished: Path, tmp_path: Path) -> None:
+def test_run_with_other_settings_is_not_overwritten(finished: Path, tmp_path: Path) -> None:
     folder = Path(shutil.copytree(finished, tmp_path / "run"))
     before = snapshot(folder)
     with pytest.raises(InputError, match=r"^out: .* already holds a run; resume it, overwrite it, or choose another"):
@@ -276,7 +278,7 @@ def test_a_run_is_not_lost_to_another_one(finished: Path, tmp_path: Path) -> Non
     assert snapshot(folder) == before
 
 
-def test_an_old_run_stays_until_the_new_one_has_a_checkpoint(finished: Path, tmp_path: Path) -> None:
+def test_old_run_is_kept_until_the_new_one_has_a_checkpoint(finished: Path, tmp_path: Path) -> None:
     folder = Path(shutil.copytree(finished, tmp_path / "run"))
     before, seen = snapshot(folder), []
     other = Config("point-mass", seed=1, **SETTINGS)
@@ -290,7 +292,7 @@ def test_an_old_run_stays_until_the_new_one_has_a_checkpoint(finished: Path, tmp
     assert sorted(os.listdir(folder / CHECKPOINTS_FOLDER)) == ["checkpoint-000006.npz", "checkpoint-000007.npz"]
 
 
-def test_how_often_it_saves_follows_from_how_long_it_takes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_save_interval_follows_from_the_duration_of_a_save(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
     monkeypatch.setattr(folders, "save_interval_elapsed", lambda since, cost: bool(asked.append(cost)))
     train([CONFIG], out=tmp_path, workers=1)

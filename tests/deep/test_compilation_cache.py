@@ -1,4 +1,4 @@
-"""Compiled programs are kept for the next process, where there is a place for them."""
+"""Compiled JAX programs are cached for the next process."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ print(len(hits), jax.config.jax_compilation_cache_dir)
 
 
 def ask(**variables: str) -> tuple[int, str]:
-    """Hits, and the folder, of a new process."""
+    """Return the cache hits and the cache folder of a new process."""
     env = {name: value for name, value in os.environ.items() if not name.startswith("JAX_")} | variables
     told = subprocess.run([sys.executable, "-c", SCRIPT], env=env, capture_output=True, text=True, check=True)
     assert told.stderr == ""
@@ -35,7 +35,7 @@ def ask(**variables: str) -> tuple[int, str]:
     return int(hits), folder
 
 
-def test_the_next_process_finds_what_this_one_compiled(tmp_path: Path) -> None:
+def test_next_process_reuses_compiled_programs(tmp_path: Path) -> None:
     first, second = (ask(XDG_CACHE_HOME=str(tmp_path)) for _ in range(2))
     assert first[0] == 0
     assert second[0] >= 1
@@ -43,12 +43,12 @@ def test_the_next_process_finds_what_this_one_compiled(tmp_path: Path) -> None:
     assert Path(first[1]).parent == tmp_path / "adagoal"
     for path in Path(first[1]).iterdir():
         os.truncate(path, 100)
-    assert ask(XDG_CACHE_HOME=str(tmp_path))[0] == 0  # and nothing is said
+    assert ask(XDG_CACHE_HOME=str(tmp_path))[0] == 0  # and nothing is printed
 
 
 @pytest.fixture
 def kept(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str | None, Path], str | None]]:
-    """Asks here for the folder of programs, where there was one before or not, and with a home for caches."""
+    """Return a function that gives the cache folder, with or without an earlier setting and a cache home."""
     import jax
 
     config: Any = jax.config
@@ -67,17 +67,17 @@ def kept(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str | None, Path
         config.update(name, value)
 
 
-def test_a_folder_of_the_users_own_is_left_alone(tmp_path: Path, kept: Any) -> None:
+def test_cache_folder_of_the_user_is_not_changed(tmp_path: Path, kept: Any) -> None:
     assert kept(str(tmp_path / "own"), tmp_path) == str(tmp_path / "own")
 
 
-def test_without_a_place_nothing_is_kept(tmp_path: Path, kept: Any) -> None:
+def test_no_cache_without_a_writable_folder(tmp_path: Path, kept: Any) -> None:
     (tmp_path / "file").touch()
     assert kept(None, tmp_path / "file") is None
     assert kept(None, tmp_path) is not None
 
 
-def test_an_entry_that_was_cut_off_is_removed(tmp_path: Path) -> None:
+def test_truncated_cache_entry_is_removed(tmp_path: Path) -> None:
     whole = zlib.compress(bytes(1000))
     cut = {"a-cache": whole[:-1], "b-cache": b"", "c-cache": whole[:5] + b"\x01" + whole[6:]}
     for name, entry in {**cut, "d-cache": whole, "e": b""}.items():

@@ -1,4 +1,4 @@
-"""Damaged and forged folders of trainings: one line, nothing hangs or runs, nothing altered is taken for genuine."""
+"""Damaged and forged training folders are refused with one line, without a hang and without running their code."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ Change = Callable[[dict[str, Any]], Any]
 
 
 @pytest.fixture(autouse=True)
-def unsynced(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What syncing is for, no test can see."""
+def skip_file_sync(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Skip syncing to disk, which these tests do not need."""
     monkeypatch.setattr(os, "fsync", lambda handle: None)
 
 
-def once(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function, whose answers are kept."""
+def cached(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the function with cached results."""
     found: dict[str, Any] = {}
 
     def answer(*arguments: Any) -> Any:
@@ -47,12 +47,12 @@ def once(function: Callable[..., Any]) -> Callable[..., Any]:
     return answer
 
 
-SURVEY, SHAPES = once(inspect_env), once(learner.learner_state_shapes)
+SURVEY, SHAPES = cached(inspect_env), cached(learner.learner_state_shapes)
 
 
 @pytest.fixture(autouse=True)
-def looked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The environment is always the same, and so is the form of what is learnt there."""
+def inspect_env_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Inspect the environment once, because all tests use the same one."""
     monkeypatch.setattr("adagoal.deep.training.inspect_env", SURVEY)
     monkeypatch.setattr(learner, "learner_state_shapes", SHAPES)
 
@@ -62,14 +62,14 @@ def run(finished: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(finished, tmp_path / "run"))
 
 
-def names_it(error: InputError, folder: Path) -> None:
-    """One line that names the folder, or a file in it."""
+def is_one_line_with_name(error: InputError, folder: Path) -> None:
+    """Whether the message is one line that names the folder or a file in it."""
     assert str(folder) in str(error)
     assert "\n" not in str(error)
 
 
-def of_a_report(folder: Path) -> tuple[Any, Any]:
-    """What a report reads."""
+def read_for_report(folder: Path) -> tuple[Any, Any]:
+    """Return what a report reads."""
 
     def found(saved: Any) -> tuple[Any, Any]:
         about = kept.read_training_record(saved)
@@ -79,23 +79,23 @@ def of_a_report(folder: Path) -> tuple[Any, Any]:
 
 
 def digest(folder: Path, reader: str) -> Any:
-    """What a reader takes from a folder, in a form that can be compared."""
+    """Return what a reader gets from a folder, in a comparable form."""
     if reader == "policy":
         return {name: array.tobytes() for name, array in load_policy(folder).actor.to_arrays().items()}
     if reader == "report":
-        about, goals = of_a_report(folder)
+        about, goals = read_for_report(folder)
         return about.data, {name: array.tobytes() for name, array in goals.items()}
     arrays, facts = restored(folder).state()
     return facts, {name: array.tobytes() for name, array in arrays.items()}
 
 
 def outcome(folder: Path, reader: str, genuine: list[Any]) -> str:
-    """What comes of reading a damaged folder: refused in one line that names it, or one of the genuine contents."""
+    """Return how a reader handles a damaged folder: an error with its name, or one of the genuine contents."""
     try:
         with damaged_folders.within(20):
             found = digest(folder, reader)
     except InputError as error:
-        names_it(error, folder)
+        is_one_line_with_name(error, folder)
         return "refused"
     assert found in genuine, "altered content was accepted"
     return "accepted" if found == genuine[0] else "fell back"
@@ -104,7 +104,7 @@ def outcome(folder: Path, reader: str, genuine: list[Any]) -> str:
 def try_damages(
     template: Path, tmp_path: Path, seed: int, flips: int, resumed_every: int, share: int = 1
 ) -> dict[str, int]:
-    """One damage of ``share`` against every reader; ``resume``, which is slow, where a checkpoint is hit."""
+    """Try every ``share``-th damage with every reader; the slow ``resume`` only for damaged checkpoints."""
     genuine = {reader: [digest(template, reader)] for reader in ("policy", "report", "resume")}
     older = Path(shutil.copytree(template, tmp_path / "older"))
     damaged_folders.flip(older / NEWEST, 800)
@@ -130,7 +130,7 @@ def try_damages(
     return found
 
 
-def test_no_damage_is_taken_for_genuine(finished: Path, tmp_path: Path) -> None:
+def test_no_damaged_training_folder_is_accepted(finished: Path, tmp_path: Path) -> None:
     found = try_damages(finished, tmp_path, seed=0, flips=4, resumed_every=1000, share=3)
     assert sum(found.values()) > 130
     assert found["refused"] > 33
@@ -138,19 +138,19 @@ def test_no_damage_is_taken_for_genuine(finished: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_no_single_bit_can_be_turned_unseen(finished: Path, tmp_path: Path) -> None:
+def test_every_bit_flip_is_detected(finished: Path, tmp_path: Path) -> None:
     found = try_damages(finished, tmp_path, seed=1, flips=400, resumed_every=10)
     assert sum(found.values()) > 5000
 
 
-def test_damage_to_what_nobody_needs_changes_nothing(run: Path) -> None:
+def test_damage_to_unneeded_files_is_ignored(run: Path) -> None:
     genuine = [digest(run, "resume")]
     for name in (MANIFEST_BACKUP_FILE, OLDER, "log.csv"):
         damaged_folders.flip(run / name, 100)
     assert outcome(run, "resume", genuine) == "accepted"
 
 
-def test_an_older_checkpoint_is_used_with_a_note_and_gives_the_same_training(run: Path, finished: Path) -> None:
+def test_older_checkpoint_is_used_with_a_warning_and_gives_the_same_training(run: Path, finished: Path) -> None:
     damaged_folders.flip(run / NEWEST, 999)
     again = resume(run, workers=1)
     assert again.status == "done"
@@ -215,7 +215,7 @@ def facts(change: Change) -> Change:
         (lambda data: data["config"].pop("gamma"), "config has no entry 'gamma'"),
     ],
 )
-def test_a_forged_result_is_refused(run: Path, change: Change, reason: str) -> None:
+def test_forged_result_is_refused(run: Path, change: Change, reason: str) -> None:
     damaged_folders.forged_json(run, "result.json", change)
     for reader in (load_policy, report.write_training_report, evaluate):
         with pytest.raises(InputError, match=rf"result\.json: damaged or not readable \(.*{reason}"):
@@ -241,7 +241,7 @@ def test_a_forged_result_is_refused(run: Path, change: Change, reason: str) -> N
         (facts(put("env", "FetchReach-v4")), "not of the training"),
     ],
 )
-def test_a_forged_policy_is_refused(run: Path, change: Change, reason: str) -> None:
+def test_forged_policy_is_refused(run: Path, change: Change, reason: str) -> None:
     damaged_folders.forged_arrays(run, "policy.npz", change)
     for reader in (load_policy, evaluate):
         with pytest.raises(InputError, match=rf"policy\.npz: damaged or not readable \(.*{reason}"):
@@ -282,7 +282,7 @@ def test_forged_goals_are_refused(run: Path, change: Change, reason: str) -> Non
         (put("surprise", np.zeros(1)), "does not belong there"),
     ],
 )
-def test_a_forged_past_is_refused(run: Path, change: Change, reason: str) -> None:
+def test_forged_history_is_refused(run: Path, change: Change, reason: str) -> None:
     damaged_folders.forged_arrays(run, "past.npz", change)
     with pytest.raises(InputError, match=rf"past\.npz: damaged or not readable \(.*{reason}"):
         report.write_training_report(run)
@@ -322,7 +322,7 @@ def test_a_forged_past_is_refused(run: Path, change: Change, reason: str) -> Non
         (facts(within("history", "rows", value=[])), "one row per run and cycle"),
     ],
 )
-def test_a_forged_checkpoint_is_refused_before_anything_is_built(run: Path, change: Change, reason: str) -> None:
+def test_forged_checkpoint_is_refused_before_anything_is_built(run: Path, change: Change, reason: str) -> None:
     damaged_folders.forged_arrays(run, NEWEST, change)
     with (
         damaged_folders.within(20),
@@ -331,7 +331,7 @@ def test_a_forged_checkpoint_is_refused_before_anything_is_built(run: Path, chan
         resume(run, workers=1)
 
 
-def test_a_memory_that_this_machine_has_not_is_refused(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_replay_buffer_larger_than_memory_is_refused(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     damaged_folders.forged_arrays(run, NEWEST, facts(within("configs", 0, "buffer", value=100_000_000)))
     monkeypatch.setattr("adagoal.core.file_formats.total_memory_bytes", lambda: 10**9)
     with pytest.raises(
@@ -353,7 +353,7 @@ def test_forged_archives_are_refused_before_they_are_unpacked(run: Path, label: 
 
 
 @pytest.mark.parametrize("name", ["evaluate", "resume"])
-def test_the_commands_say_it_in_one_line(run: Path, name: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_commands_give_one_line_error(run: Path, name: str, capsys: pytest.CaptureFixture[str]) -> None:
     damaged_folders.flip(run / "result.json", 99)
     damaged_folders.flip(run / OLDER, 99)
     damaged_folders.flip(run / NEWEST, 99)
@@ -380,7 +380,7 @@ def rename(run: Path, **settings: str) -> None:
 
 
 @pytest.mark.parametrize("env", ["evil_module:PointMass-v0", "object:PointMass-v0"])
-def test_no_module_that_only_the_folder_names_is_imported(
+def test_module_named_only_by_the_folder_is_not_imported(
     run: Path, env: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     mark = tmp_path / "imported"
@@ -405,7 +405,7 @@ def test_no_module_that_only_the_folder_names_is_imported(
         assert evaluate(run, episodes=1, trust=True).goals.shape == (1, 2)
 
 
-def test_no_rule_file_that_only_the_folder_names_is_run(run: Path, tmp_path: Path) -> None:
+def test_rule_file_named_only_by_the_folder_is_not_run(run: Path, tmp_path: Path) -> None:
     mark, evil, own = tmp_path / "ran", tmp_path / "evil.py", tmp_path / "own.py"
     evil.write_text(
         f"import pathlib\npathlib.Path({str(mark)!r}).touch()\ndef f(known):\n    return known.eligible.astype(float)\n"
@@ -423,13 +423,13 @@ def test_no_rule_file_that_only_the_folder_names_is_run(run: Path, tmp_path: Pat
     assert mark.exists()
 
 
-def test_a_rule_that_is_no_file_cannot_be_exchanged(run: Path) -> None:
+def test_built_in_rule_cannot_be_replaced_on_resume(run: Path) -> None:
     with pytest.raises(InputError, match=r"^goal_rule: the run has the rule 'adagoal-proportional', not 'unigoal'"):
         resume(run, goal_rule="unigoal")
     assert restored(run, goal_rule="adagoal-proportional").configs == [CONFIG]
 
 
-def test_a_folder_of_another_kind_is_told(run: Path) -> None:
+def test_folder_of_an_exploration_gives_one_line_error(run: Path) -> None:
     found = find_saved_run(run)
     assert found is not None
     assert found.kind == "training"
@@ -439,8 +439,8 @@ def test_a_folder_of_another_kind_is_told(run: Path) -> None:
 
 
 @pytest.mark.slow
-def test_commands_in_a_hostile_folder_run_and_read_nothing_of_it(finished: Path, tmp_path: Path) -> None:
-    """Workers of a certification, the process that films the policy, and glfw, which MuJoCo's renderer imports."""
+def test_commands_in_a_hostile_folder_do_not_use_its_files(finished: Path, tmp_path: Path) -> None:
+    """This includes workers of a certification, the process that renders the video, and glfw, which MuJoCo imports."""
     folder = tmp_path / "run"
     shutil.copytree(finished, folder)
     marker = damaged_folders.make_hostile(folder)

@@ -1,4 +1,4 @@
-"""The documents: links lead somewhere, tutorials run, and the site is built from them."""
+"""The documents: links, named tests, commands, tutorials, and the site."""
 
 from __future__ import annotations
 
@@ -33,20 +33,20 @@ BUILT = ("reference/", "demo/")
 
 
 def text(page: Path) -> str:
-    """A page in Markdown; of a notebook the cells of text."""
+    """Return a page in Markdown, or the text cells of a notebook."""
     if page.suffix == ".md":
         return page.read_text()
     return "\n\n".join(cell.source for cell in notebooks.cells(page) if cell.kind == notebooks.TEXT)
 
 
 def anchors(page: Path) -> set[str]:
-    """Those of the headings of a page, as the site and code hosts make them."""
+    """Return the anchors of the headings of a page, as the site and code hosts make them."""
     heads = re.findall(r"^#+ (.+)$", re.sub(CODE, lambda m: m[0].strip("`"), text(page)), re.M)
     return {re.sub(r"[^\w\- ]", "", head.lower()).strip().replace(" ", "-") for head in heads}
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_links_lead_somewhere(page: Path) -> None:
+def test_links_have_targets(page: Path) -> None:
     for link in LINK.findall(CODE.sub("", text(page))):
         path, _, anchor = link.partition("#")
         if re.match(r"\w+:", link) or path.removeprefix("../").startswith(BUILT):
@@ -81,7 +81,7 @@ def test_lemmas_name_functions_and_tests_that_exist() -> None:
 
 
 def commands(page: Path) -> list[list[str]]:
-    """The words of every command in the blocks of a page that begin with a prompt."""
+    """Yield the words of every command in the blocks of a page that begin with a prompt."""
     blocks = re.findall(r"^```console\n(.*?)^```", text(page), re.S | re.M)
     lines = [line for block in blocks for line in block.splitlines() if line.startswith("$ ")]
     return [shlex.split(line.removeprefix("$ "), comments=True) for line in lines]
@@ -92,7 +92,7 @@ def options(command: click.Command) -> set[str]:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_every_command_can_be_typed(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_commands_in_documents_are_valid(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Commands in blocks are parsed; those in a sentence may have placeholders, and only their options are checked."""
     monkeypatch.chdir(tmp_path)
     for program, *words in commands(page):
@@ -124,7 +124,7 @@ def test_every_command_can_be_typed(page: Path, tmp_path: Path, monkeypatch: pyt
         assert (ROOT / file).exists(), file
 
 
-def test_links_to_classes_lead_to_their_files() -> None:
+def test_links_to_classes_point_to_their_files() -> None:
     links = [(page, *link) for page in PAGES for link in re.findall(r"\[`([A-Z]\w+)`\]\(([^)]+\.py)\)", text(page))]
     assert links
     for page, name, path in links:
@@ -149,14 +149,14 @@ def test_cells_of_a_notebook(tmp_path: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def played() -> dict[str, list[notebooks.Cell]]:
-    """Every tutorial, run from its beginning to its end; the one that trains, the last, is only read."""
+def executed() -> dict[str, list[notebooks.Cell]]:
+    """Every executed tutorial; the last one, which trains, is not executed."""
     *files, trains = stage.tutorials()
     return {file.stem: notebooks.play(file) for file in files} | {trains.stem: notebooks.cells(trains)}
 
 
-def test_tutorials_show_what_they_say(played: dict[str, list[notebooks.Cell]]) -> None:
-    outputs = {name: "\n".join(cell.output for cell in cells if cell.output) for name, cells in played.items()}
+def test_tutorials_print_what_they_say(executed: dict[str, list[notebooks.Cell]]) -> None:
+    outputs = {name: "\n".join(cell.output for cell in cells if cell.output) for name, cells in executed.items()}
     first, own, reading, linear, _ = (outputs[name] for name in sorted(outputs))
     assert first.startswith("certified")
     assert first.endswith("True")
@@ -168,15 +168,15 @@ def test_tutorials_show_what_they_say(played: dict[str, list[notebooks.Cell]]) -
 
 
 @pytest.mark.slow
-def test_the_tutorial_that_trains() -> None:
+def test_training_tutorial() -> None:
     assert "".join(cell.output for cell in notebooks.play(stage.tutorials()[-1]))
 
 
 @pytest.fixture(scope="module")
-def site(played: dict[str, list[notebooks.Cell]], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The site, from everything but the demo's report. Links and anchors that lead nowhere end the build."""
+def site(executed: dict[str, list[notebooks.Cell]], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The site without the report of the demo. The build fails on broken links and anchors."""
     folder = tmp_path_factory.mktemp("site")
-    stage.stage(folder / "build" / "docs", played)
+    stage.stage(folder / "build" / "docs", executed)
     (folder / "build" / "docs" / "demo").mkdir()
     (folder / "build" / "docs" / "demo" / "report.html").write_text("<p>a report</p>")
     (folder / "zensical.toml").write_text((ROOT / "zensical.toml").read_text())
@@ -186,7 +186,7 @@ def site(played: dict[str, list[notebooks.Cell]], tmp_path_factory: pytest.TempP
     return folder / "site"
 
 
-def test_the_site_loads_nothing_from_elsewhere(site: Path) -> None:
+def test_site_loads_nothing_from_other_hosts(site: Path) -> None:
     pages = sorted(site.rglob("*.html"))
     assert len(pages) > 20
     for page in pages:
@@ -211,7 +211,7 @@ FIRST_FOUND = {
 
 
 @pytest.mark.skipif(shutil.which("node") is None, reason="needs Node")
-def test_the_search_finds_the_right_page_first(site: Path) -> None:
+def test_search_finds_the_right_page_first(site: Path) -> None:
     command = ["node", ROOT / "docs" / "tools" / "search.mjs", site, *FIRST_FOUND]
     found = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
     assert {query: next(iter(pages), None) for query, pages in found.items()} == FIRST_FOUND

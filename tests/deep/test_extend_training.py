@@ -1,4 +1,4 @@
-"""A training that is extended equals one that was long from the start.
+"""Extending a training run gives the same result as a long run.
 
 The two allocate replay buffers of different sizes, so XLA compiles two programs. They round alike with the default
 flags of XLA, but not with those that the other tests use to compile faster: the Makefile runs this file without them.
@@ -14,8 +14,8 @@ from small_training import CONFIG, equal
 from adagoal import resume, train
 
 
-def test_a_training_made_longer_is_the_long_training(tmp_path: Path) -> None:
-    ring = replace(CONFIG, buffer=60)  # larger than the short training, smaller than the long one
+def test_extended_training_equals_long_training(tmp_path: Path) -> None:
+    ring = replace(CONFIG, buffer=60)  # larger than the short run, smaller than the long one
     train([ring], out=tmp_path / "longer", workers=1)
     resume(tmp_path / "longer", budget=100, workers=1)
     train([replace(ring, steps=100)], out=tmp_path / "long", workers=1)

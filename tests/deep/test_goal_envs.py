@@ -1,4 +1,4 @@
-"""Environments of every kind: the chosen goal is set, or its end passed over; odd forms are read or refused."""
+"""Goal-conditioned environments: setting goals, episode ends, supported forms and errors."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from adagoal.deep.training import Training
 
 
 class Line(gymnasium.Env[Any, Any]):
-    """A point on a line, moved by up to 1; the episode ends at the goal, or beyond 20, where it dies."""
+    """A point on a line, moved by up to 1; the episode terminates at the goal or beyond 20."""
 
     dtype: Any = np.float64
     shape: tuple[int, ...] = (1,)
@@ -72,7 +72,7 @@ class Square(Settable):
 
 
 class Nested(Settable):
-    """Goals are a mapping."""
+    """Goals are dictionaries."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -106,21 +106,21 @@ class Whole(Settable):
 
 
 class Elsewhere(Settable):
-    """The observation does not hold what was achieved."""
+    """The observation does not contain the achieved goal."""
 
     def seen(self) -> Any:
         return super().seen() | {"observation": np.zeros(1)}
 
 
 class Informed(Settable):
-    """The reward looks at the info alone."""
+    """The reward uses the info only."""
 
     def compute_reward(self, achieved: Any, desired: Any, info: Any) -> Any:
         return float(info["near"]) - 1.0
 
 
 class Moody(Settable):
-    """The reward looks at the info too."""
+    """The reward uses the info too."""
 
     def compute_reward(self, achieved: Any, desired: Any, info: Any) -> Any:
         return super().compute_reward(achieved, desired, info) if not info["near"] else -1.0
@@ -149,8 +149,8 @@ class Named(Settable):
         self.observation_space = spaces.Dict({"observation": here, "achieved_goal": goal, "desired_goal": goal})
 
 
-class FetchTea(Settable):
-    """Has what the known families have, and belongs to none of them."""
+class FetchLike(Settable):
+    """Has the attributes of the known families, but belongs to none."""
 
     maze = task = "tea"
     initial_gripper_xpos, has_object, block_gripper, model = "left", True, True, "teapot"
@@ -160,7 +160,7 @@ class FetchTea(Settable):
 
 
 class Numbered(Line):
-    """Keeps something else than its goal as ``goal``."""
+    """Stores something other than its goal as ``goal``."""
 
     def __init__(self, goal: Any) -> None:
         super().__init__()
@@ -172,7 +172,7 @@ class Numbered(Line):
 
 
 class Scalar(Line):
-    """Keeps its goal as a plain number."""
+    """Stores its goal as a plain number."""
 
     @property
     def goal(self) -> Any:
@@ -199,7 +199,7 @@ def made(kind: Any, **given: Any) -> tuple[EnvSource, EnvDimensions]:
 
 
 def end_of(world: GoalEnv, goal: float, steps: int = 30, action: float = 1.0) -> tuple[EpisodeEnd, float]:
-    """Move towards larger x until the episode ends: how it ended, and what was achieved."""
+    """Move right until the episode ends; return how it ended and the achieved goal."""
     world.reset(1)
     world.set_goal(np.full(world.sizes.goal, goal))
     for _ in range(steps):
@@ -209,20 +209,20 @@ def end_of(world: GoalEnv, goal: float, steps: int = 30, action: float = 1.0) ->
     return end, float(achieved[-1])
 
 
-def test_the_chosen_goal_ends_the_episode_and_not_the_hidden_one() -> None:
+def test_chosen_goal_ends_the_episode() -> None:
     source, sizes = made(Settable)
     assert sizes.accepts_goals
     assert end_of(GoalEnv(source, sizes), 14.0) == (EpisodeEnd.TERMINATED, 14.0)
 
 
-def test_the_end_at_a_goal_that_cannot_be_set_is_passed_over() -> None:
+def test_end_at_a_goal_that_cannot_be_set_is_ignored() -> None:
     source, sizes = made(Line)
     assert not sizes.accepts_goals
     end, achieved = end_of(GoalEnv(source, sizes), 14.0)
     assert (end, achieved) == (EpisodeEnd.TERMINATED, 21.0), "death is an end all the same"
 
 
-def test_a_hook_sets_the_goal() -> None:
+def test_hook_sets_the_goal() -> None:
     def set_goal(env: Any, goal: Any) -> None:
         env.unwrapped.hidden = float(goal[0])
 
@@ -234,14 +234,14 @@ def test_a_hook_sets_the_goal() -> None:
         made(Line, set_goal=3)
 
 
-def test_truncated_is_an_end_but_no_termination() -> None:
+def test_truncation_ends_the_episode_without_termination() -> None:
     source = EnvSource.from_argument(lambda: gymnasium.wrappers.TimeLimit(Settable(), 4))
     sizes = measure_dimensions(source.make_env(), source, 30)
     assert end_of(GoalEnv(source, sizes), 14.0) == (EpisodeEnd.TRUNCATED, 4.0)
 
 
 @pytest.mark.parametrize("kind", [Square, Nested, Whole])
-def test_odd_shapes_and_types_are_read(kind: type[Line]) -> None:
+def test_unusual_shapes_and_types_are_supported(kind: type[Line]) -> None:
     source, sizes = made(kind)
     assert sizes.accepts_goals
     assert sizes.goal == {Square: 4, Nested: 2, Whole: 1}[kind]
@@ -252,7 +252,7 @@ def test_odd_shapes_and_types_are_read(kind: type[Line]) -> None:
     assert (end, round(achieved)) == (EpisodeEnd.TERMINATED, 14)
 
 
-def test_what_was_achieved_is_seen_by_the_policy() -> None:
+def test_policy_input_includes_the_achieved_goal() -> None:
     source, sizes = made(Elsewhere)
     assert sizes.with_achieved
     world = GoalEnv(source, sizes)
@@ -263,8 +263,8 @@ def test_what_was_achieved_is_seen_by_the_policy() -> None:
     assert not made(Settable)[1].with_achieved
 
 
-def test_something_that_never_moved_is_not_taken_for_another_number() -> None:
-    """A box at 0 that nobody has pushed, beside a switch that is 0."""
+def test_constant_coordinate_is_not_confused_with_another() -> None:
+    """An unmoved box at 0, beside a switch that is 0."""
 
     class Pushed(Settable):
         def seen(self) -> Any:
@@ -272,7 +272,7 @@ def test_something_that_never_moved_is_not_taken_for_another_number() -> None:
             return super().seen() | {"observation": self.form(0.0), "achieved_goal": box}
 
     class Placed(Pushed):
-        """It is somewhere else in every episode, and in the observation."""
+        """The box has a new position in every episode, which the observation contains."""
 
         def seen(self) -> Any:
             box = self.form(self.hidden - 3.0)
@@ -294,7 +294,7 @@ def test_observations_may_have_any_unit(unit: float) -> None:
     assert world.step(np.ones(1))[0][0] == unit
 
 
-def test_the_reward_is_that_of_the_outermost_wrapper() -> None:
+def test_reward_of_the_outermost_wrapper_is_used() -> None:
     class Wider(gymnasium.Wrapper[Any, Any, Any, Any]):
         def compute_reward(self, achieved: Any, desired: Any, info: Any) -> Any:
             return -float(np.linalg.norm(achieved - desired) >= 2.0)
@@ -303,7 +303,7 @@ def test_the_reward_is_that_of_the_outermost_wrapper() -> None:
     assert made(lambda: gymnasium.Wrapper(Settable()))[1].success == pytest.approx(0.5)
 
 
-def test_actions_are_in_the_environments_units() -> None:
+def test_actions_are_in_the_units_of_the_environment() -> None:
     source, sizes = made(Settable)
     assert (sizes.low, sizes.high, sizes.shape) == ((-2.0,), (6.0,), (1,))
     world = GoalEnv(source, sizes)
@@ -321,14 +321,14 @@ def test_actions_are_in_the_environments_units() -> None:
         (Named, "achieved_goal must be a Box of numbers"),
     ],
 )
-def test_what_does_not_fit_is_refused_in_one_line(kind: type[Line], words: str) -> None:
+def test_unsupported_environments_give_one_line_error(kind: type[Line], words: str) -> None:
     with pytest.raises(InputError, match=words) as raised:
         made(kind)
     assert raised.value.name == "env"
     assert "\n" not in str(raised.value)
 
 
-def test_a_reward_that_needs_more_info_than_there_is() -> None:
+def test_reward_that_needs_missing_info_gives_one_line_error() -> None:
     class Greedy(Settable):
         def compute_reward(self, achieved: Any, desired: Any, info: Any) -> Any:
             return info["more"]
@@ -338,17 +338,17 @@ def test_a_reward_that_needs_more_info_than_there_is() -> None:
 
 
 @pytest.mark.parametrize("wrong", [3, None, ["point-mass"]])
-def test_what_is_no_environment(wrong: Any) -> None:
+def test_non_environments_are_refused(wrong: Any) -> None:
     with pytest.raises(InputError, match=r"^env: must be a name, a Gymnasium environment or a function"):
         EnvSource.from_argument(wrong)
 
 
-def test_a_function_that_makes_no_environment() -> None:
+def test_function_that_returns_no_environment_is_refused() -> None:
     with pytest.raises(InputError, match=r"^env: the function must return a Gymnasium environment, not int"):
         EnvSource.from_argument(lambda: 3)
 
 
-def test_train_and_test_goals_are_drawn_apart() -> None:
+def test_train_and_test_goals_use_different_random_streams() -> None:
     env = PointMass()
     rng = np.random.default_rng(0)
     train, test = (
@@ -360,7 +360,7 @@ def test_train_and_test_goals_are_drawn_apart() -> None:
 @pytest.mark.parametrize(
     "env_id", ["FetchReach-v4", "PointMaze_UMaze-v3", "PointMaze_Medium-v3", "AntMaze_UMaze-v5", "HandReach-v3"]
 )
-def test_families_are_known(env_id: str) -> None:
+def test_known_families_have_their_settings(env_id: str) -> None:
     source = EnvSource(env_id)
     env = source.make_env()
     sizes = measure_dimensions(env, source, 0)
@@ -382,12 +382,10 @@ def test_families_are_known(env_id: str) -> None:
         ("gymnasium_robotics:FetchReach-v4", True),
         (lambda: gymnasium.Wrapper(make_goal_env("FetchReach-v4")), True),
         ("PointMaze_UMaze-v3", False),
-        (FetchTea, False),
+        (FetchLike, False),
     ],
 )
-def test_settings_follow_from_the_class_and_not_from_the_name(
-    env: Any, fetch: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_settings_depend_on_the_class_not_the_name(env: Any, fetch: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Training, "_compile_in_threads", lambda *_: None)
     source = EnvSource.from_argument(env)
     trained = Training([Config(source.name, horizon=5, buffer=5000, batch=8, hidden=(4,), steps=80)], source=source)
@@ -396,7 +394,7 @@ def test_settings_follow_from_the_class_and_not_from_the_name(
 
 
 @pytest.mark.parametrize("env_id", ["PointMaze_UMaze-v3", "PointMaze_Medium_Diverse_GR-v3", "AntMaze_UMaze-v5"])
-def test_tests_of_a_maze_start_where_the_maze_would_start_for_the_goal(env_id: str) -> None:
+def test_maze_tests_start_as_the_maze_would_for_the_goal(env_id: str) -> None:
     source = EnvSource(env_id)
     env = source.make_env()
     sizes = replace(measure_dimensions(env, source, 0), horizon=1)
@@ -413,7 +411,7 @@ def test_tests_of_a_maze_start_where_the_maze_would_start_for_the_goal(env_id: s
     assert len(np.unique(np.linalg.norm(starts[:, None] - places, axis=-1).argmin(1))) == len(places), "all are used"
 
 
-def test_a_maze_without_a_cell_apart_from_the_goal_starts_anyway() -> None:
+def test_maze_with_a_single_cell_can_start() -> None:
     source = EnvSource.from_argument(
         lambda: make_goal_env("PointMaze_UMaze-v3", maze_map=[[1, 1, 1, 1], [1, "r", "g", 1], [1, 1, 1, 1]])
     )
@@ -423,17 +421,17 @@ def test_a_maze_without_a_cell_apart_from_the_goal_starts_anyway() -> None:
     assert np.linalg.norm(achieved - start) < 0.5
 
 
-def test_attributes_of_the_same_name_make_no_family() -> None:
-    found = inspect_env(EnvSource.from_argument(FetchTea), 20, [("train_goals", "env"), ("test_goals", "scale=2")])
+def test_attributes_alone_do_not_define_a_family() -> None:
+    found = inspect_env(EnvSource.from_argument(FetchLike), 20, [("train_goals", "env"), ("test_goals", "scale=2")])
     assert found.sizes.accepts_goals, "by set_goal"
     assert found.table_box is None
     assert found.goal_samplers[0](np.random.default_rng(0), 5).shape == (5, 1)
     with pytest.raises(InputError, match=r"^train_goals: air is for Fetch"):
-        inspect_env(EnvSource.from_argument(FetchTea), 20, [("train_goals", "air=1")])
+        inspect_env(EnvSource.from_argument(FetchLike), 20, [("train_goals", "air=1")])
 
 
 @pytest.mark.parametrize("goal", [(3, 4), "left", None])
-def test_an_attribute_goal_that_is_something_else_is_left_alone(goal: Any) -> None:
+def test_unrelated_attribute_goal_is_not_changed(goal: Any) -> None:
     source = EnvSource.from_argument(lambda: Numbered(goal))
     sizes = measure_dimensions(source.make_env(), source, 30)
     assert not sizes.accepts_goals
@@ -443,13 +441,13 @@ def test_an_attribute_goal_that_is_something_else_is_left_alone(goal: Any) -> No
 
 
 @pytest.mark.parametrize("kind", [Scalar, Vector])
-def test_an_attribute_goal_that_is_the_goal_is_set(kind: type[Line]) -> None:
+def test_attribute_goal_is_set(kind: type[Line]) -> None:
     source, sizes = made(kind)
     assert sizes.accepts_goals
     assert end_of(GoalEnv(source, sizes), 14.0) == (EpisodeEnd.TERMINATED, 14.0)
 
 
-def test_numbers_of_any_form_become_vectors_and_come_back() -> None:
+def test_nested_spaces_are_flattened_and_restored() -> None:
     value = {"b": np.arange(4.0).reshape(2, 2), "a": (np.array([7], np.int64), {"c": 0.5})}
     vector = flatten_numbers(value)
     assert vector.tolist() == [7.0, 0.5, 0.0, 1.0, 2.0, 3.0]

@@ -14,7 +14,7 @@ from adagoal.deep.goal_envs import make_goal_env
 from adagoal.deep.value_formulas import make_goal_info
 
 
-def test_fetch_space_is_the_environments_own() -> None:
+def test_fetch_goals_are_those_of_the_environment() -> None:
     env = make_goal_env("FetchPickAndPlace-v4")
     env.reset(seed=0)
     own = np.stack([env.unwrapped._sample_goal() for _ in range(4000)])
@@ -33,7 +33,7 @@ def test_stretched_space_covers_the_test_space_as_in_the_paper() -> None:
     assert np.ptp(train[:, 2]) == 0.0
 
 
-def test_air_is_an_option() -> None:
+def test_goals_in_the_air_are_an_option() -> None:
     env = make_goal_env("FetchPickAndPlace-v4")
     flat = env_inspection.make_goal_sampler(env, "train_goals", "scale=5,air=0")(np.random.default_rng(0), 1000)
     assert np.ptp(flat[:, 2]) == 0.0
@@ -49,12 +49,12 @@ def test_maze_goals() -> None:
 
 
 @pytest.mark.parametrize("text", ["scale", "scale=x", "size=3", "scale=0", "air=2", "scale=2;air=1", 3])
-def test_bad_goal_spaces_are_one_clear_line(text: Any) -> None:
+def test_bad_goal_spaces_give_one_line_error(text: Any) -> None:
     with pytest.raises(InputError, match=r"^train_goals: "):
         env_inspection.parse_goal_space("train_goals", text)
 
 
-def test_rules_see_the_constraint() -> None:
+def test_rules_use_the_radius() -> None:
     D, E = np.array([5.0, 60.0, 30.0]), np.array([1.0, 9.0, 3.0])
     seen = make_goal_info(D, E, np.zeros(3), 40.0, {})
     np.testing.assert_array_equal(goal_rules.resolve_rule("adagoal")(seen), [0, 0, 1])

@@ -1,4 +1,4 @@
-"""Replay, normalisers and values against slow and obvious twins."""
+"""Replay buffer, normalisers and values, compared with simple reference implementations."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SIZES = EnvDimensions(observation=3, goal=2, action=2, horizon=6, success=0.1)
 
 
 def episodes(count: int, start: int) -> EpisodeBatch:
-    """Episodes whose entries name themselves: episode e at time t has achieved (e, t)."""
+    """Return episodes in which episode e at time t has achieved (e, t)."""
     e, t = np.meshgrid(np.arange(start, start + count), np.arange(7), indexing="ij")
     achieved = np.stack([e, t], -1).astype(np.float32)
     observation = np.concatenate([achieved, achieved[..., :1]], -1)
@@ -78,7 +78,7 @@ def test_contact_share_draws_from_episodes_that_moved() -> None:
     assert (np.asarray(batch.goal[:, 0]) == slot).mean() == pytest.approx(0.5 + 0.5 / 8, abs=0.04)
 
 
-def test_normaliser_is_the_weighted_mean_and_deviation() -> None:
+def test_normaliser_has_the_weighted_mean_and_deviation() -> None:
     rng = np.random.default_rng(0)
     moments = networks.empty_moments(3)
     parts = [rng.normal(5.0, 2.0, (50, 3)) for _ in range(4)]
@@ -91,13 +91,13 @@ def test_normaliser_is_the_weighted_mean_and_deviation() -> None:
 
 
 def fresh(config: Config) -> learner.LearnerState:
-    """A run that has learnt nothing."""
+    """Return an untrained run."""
     state: learner.LearnerState = jax.tree.map(lambda leaf: leaf[0], learner.init_learner_states([config], SIZES))
     return state
 
 
-def saying(config: Config, costs: np.ndarray) -> learner.LearnerState:
-    """A run whose critics answer these costs ``[J]``, whatever they are asked."""
+def with_critic_costs(config: Config, costs: np.ndarray) -> learner.LearnerState:
+    """Return a run whose critics always return these costs ``[J]``."""
     state = fresh(config)
     name = "ensemble" if config.algorithm == "ddpg" else "critics"
     critics = getattr(state.nets, name)
@@ -111,18 +111,18 @@ def test_values_are_in_steps(algorithm: str) -> None:
     config = Config("point-mass", hidden=(8,), members=3, gamma=0.98, algorithm=algorithm).resolve_for_horizon(6)
     ask = (jnp.zeros((2, 3)), jnp.zeros((2, 5, 2)), jax.random.key(0))
     same = np.array([(1 - 0.98 ** (n - 1)) / 0.02 for n in (10.0, 10.0, 10.0)])
-    D, E, _ = learner.estimate_goal_values(config, False, saying(config, same), *ask)
+    D, E, _ = learner.estimate_goal_values(config, False, with_critic_costs(config, same), *ask)
     np.testing.assert_allclose(D, 10.0, rtol=1e-4)
     np.testing.assert_allclose(E, 0.0, atol=1e-5)
     apart = np.array([(1 - 0.98 ** (n - 1)) / 0.02 for n in (9.9, 10.0, 10.1)])
-    D, sigma, _ = learner.estimate_goal_values(config, False, saying(config, apart), *ask)
+    D, sigma, _ = learner.estimate_goal_values(config, False, with_critic_costs(config, apart), *ask)
     np.testing.assert_allclose(sigma, apart.std(), rtol=1e-2)
     E = value_formulas.error_in_steps(np.asarray(D), np.asarray(sigma), 0.98)
     np.testing.assert_allclose(E, np.std([9.9, 10.0, 10.1]), rtol=1e-2)
 
 
 @pytest.mark.parametrize("algorithm", ["critics", "ddpg"])
-def test_exported_critics_are_the_learners(algorithm: str) -> None:
+def test_exported_critics_equal_the_learner(algorithm: str) -> None:
     config = Config("point-mass", hidden=(16, 16), algorithm=algorithm).resolve_for_horizon(6)
     state = fresh(config)
     rng = np.random.default_rng(0)
@@ -150,7 +150,7 @@ def test_calibration_covers_nine_episodes_in_ten() -> None:
     assert covered[1000:].mean() == pytest.approx(0.9, abs=0.03)
 
 
-def test_steps_taken_to_a_goal() -> None:
+def test_count_of_steps_to_a_goal() -> None:
     """The distances are those after each step."""
     distances = np.array([[9.0, 9.0, 0.0, 0.0], [9.0, 9.0, 9.0, 9.0], [0.0, 0.0, 0.0, 0.0], [9.0, 0.0, 9.0, 0.0]])
     np.testing.assert_array_equal(value_formulas.first_step_at_goal(distances, 0.1), [3.0, np.inf, 1.0, 2.0])
@@ -158,7 +158,7 @@ def test_steps_taken_to_a_goal() -> None:
 
 @pytest.mark.parametrize("n", [1, 2, 5])
 def test_a_goal_reached_by_the_nth_step_is_n_steps_away(n: int) -> None:
-    """The rewards of the replay, discounted and turned into steps, are the steps that were taken."""
+    """Discounted rewards of the replay buffer, converted to steps, equal the steps taken."""
     e, t = np.zeros((1, 7)), np.arange(7.0)[None]
     achieved = jnp.asarray(np.stack([e, np.minimum(t, n)], -1), jnp.float32)
     goal = jnp.array([[0.0, n]], jnp.float32)
@@ -177,7 +177,7 @@ def test_a_goal_reached_by_the_nth_step_is_n_steps_away(n: int) -> None:
     assert value_formulas.first_step_at_goal(distances, 0.1) == n
 
 
-def test_workers_actor_is_the_learners_actor() -> None:
+def test_actor_of_the_workers_equals_the_learner() -> None:
     config = Config("point-mass", hidden=(16, 16)).resolve_for_horizon(6)
     state = fresh(config)
     x, g = np.random.default_rng(0).normal(size=(4, 3)), np.random.default_rng(1).normal(size=(4, 2))
@@ -188,7 +188,7 @@ def test_workers_actor_is_the_learners_actor() -> None:
 
 
 @pytest.mark.parametrize("algorithm", ["critics", "ddpg"])
-def test_a_cycle_learns_the_same_alone_and_beside_others(algorithm: str) -> None:
+def test_run_learns_the_same_alone_and_in_a_batch(algorithm: str) -> None:
     small = {"hidden": (16,), "updates": 3, "ensemble_updates": 3, "batch": 16, "ensemble_batch": 16, "buffer": 200}
     configs = [
         Config("point-mass", algorithm=algorithm, seed=seed, relabel=relabel, **small).resolve_for_horizon(6)
@@ -208,7 +208,7 @@ def test_a_cycle_learns_the_same_alone_and_beside_others(algorithm: str) -> None
     assert (np.array(alone.key) != key).all(), "the next cycle draws others"
 
 
-def test_what_follows_a_step_is_counted_unless_the_episode_terminated() -> None:
+def test_targets_bootstrap_unless_the_episode_terminated() -> None:
     config = Config("point-mass", gamma=0.9)
     none = jnp.zeros((6, 1))
     reward, following = jnp.array([-1.0, -1.0, 0.0, -1.0, 0.0, -1.0]), jnp.array([-2.0, -2.0, -2.0, 3.0, -2.0, -99.0])
@@ -219,7 +219,7 @@ def test_what_follows_a_step_is_counted_unless_the_episode_terminated() -> None:
 
 @pytest.mark.parametrize("together", [20, 2])
 @pytest.mark.parametrize("count", [2, 3, 8, 9])
-def test_targets_move_after_every_so_many_updates(monkeypatch: Any, count: int, together: int) -> None:
+def test_target_networks_are_updated_at_their_interval(monkeypatch: Any, count: int, together: int) -> None:
     monkeypatch.setattr(networks, "MAX_BATCHES_AT_ONCE", together)
     config = Config("point-mass", target_every=3, target_step=0.25)
     nets = (NetworkState(jnp.array(1.0), jnp.array(0.0), ()), NetworkState(jnp.array(-1.0), jnp.array(2.0), ()))
@@ -243,7 +243,7 @@ def test_targets_move_after_every_so_many_updates(monkeypatch: Any, count: int, 
     assert float(loss) == pytest.approx((count - 1) / 2)
 
 
-def test_one_ensemble_takes_less_than_half_of_the_arithmetic() -> None:
+def test_recipe_half_needs_less_than_half_of_the_operations() -> None:
     """A cycle of FetchPush with the recipe ``half``, against DDPG with 160 updates of 1024 and an ensemble with 320."""
     sizes = EnvDimensions(observation=25, goal=3, action=4, horizon=50, success=0.05)
 
@@ -274,14 +274,14 @@ def test_one_ensemble_takes_less_than_half_of_the_arithmetic() -> None:
     assert 400 * together < (160 * agent_update(ddpg, algorithm="ddpg") + 320 * separate) / 2
 
 
-def test_a_growing_radius() -> None:
+def test_radius_schedule() -> None:
     fixed, growing = Config("point-mass", radius=40, radius_ramp=0), Config("point-mass", radius=40, radius_ramp=1000)
     assert [fixed.radius_after_steps(steps) for steps in (0, 500)] == [40, 40]
     assert [growing.radius_after_steps(steps) for steps in (0, 500, 1000, 5000)] == [10, 25, 40, 40]
 
 
 @pytest.mark.parametrize(("steps", "buffer", "held"), [(4000, 1_000_000, 4002), (4000, 1000, 996), (1, 1000, 6)])
-def test_the_replay_buffer_follows_the_steps(steps: int, buffer: int, held: int) -> None:
+def test_replay_buffer_size_follows_the_steps(steps: int, buffer: int, held: int) -> None:
     config = Config("point-mass", steps=steps, buffer=buffer, episodes=1).resolve_for_horizon(SIZES.horizon)
     memory = learner.learner_state_shapes([config, config], SIZES).replay
     assert memory.action.shape[:3] == (2, held // SIZES.horizon, SIZES.horizon)

@@ -1,4 +1,4 @@
-"""Evaluation: the same numbers as playing by hand, and an account that adds up."""
+"""Evaluation of policies: equal to a manual loop, and consistent output."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def test_it_is_what_playing_by_hand_gives(folder: Path) -> None:
+def test_evaluation_equals_a_manual_loop(folder: Path) -> None:
     found = evaluate(folder, run=1, episodes=30, seed=3)
     source = EnvSource("point-mass")
     sizes = measure_dimensions(source.make_env(), source, TINY["horizon"])
@@ -42,7 +42,7 @@ def test_it_is_what_playing_by_hand_gives(folder: Path) -> None:
         assert (found.final_success[i], found.any_success[i]) == (inside[-1], any(inside))
 
 
-def test_the_account_adds_up(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_printed_numbers_add_up(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run_command_line(["evaluate", str(folder), "--episodes", "40", "--test-goals", "scale=2", "--json"]) == 0
     summary = json.loads(capsys.readouterr().out)
     low, high = summary["interval"]
@@ -64,7 +64,7 @@ def test_the_account_adds_up(folder: Path, capsys: pytest.CaptureFixture[str]) -
         (["--test-goals", "scale=-1"], "--test-goals"),
     ],
 )
-def test_bad_input_gets_one_line(
+def test_bad_input_gives_one_line_error(
     folder: Path, arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run_command_line(["evaluate", str(folder), *arguments]) == 2
@@ -74,11 +74,11 @@ def test_bad_input_gets_one_line(
 
 
 @pytest.mark.parametrize("wrong", [{"episodes": 0}, {"episodes": 2.5}, {"seed": -1}, {"run": -1}])
-def test_wrong_numbers_are_named(folder: Path, wrong: dict[str, Any]) -> None:
+def test_wrong_numbers_give_an_error_with_their_name(folder: Path, wrong: dict[str, Any]) -> None:
     with pytest.raises(InputError, match=f"^{next(iter(wrong))}: "):
         evaluate(folder, **wrong)
 
 
-def test_a_folder_without_a_policy_gets_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_folder_without_a_policy_gives_one_line_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run_command_line(["evaluate", str(tmp_path)]) == 2
     assert capsys.readouterr().err == f"error: no adagoal run in {tmp_path} (manifest.json is missing)\n"

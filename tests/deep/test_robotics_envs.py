@@ -1,4 +1,4 @@
-"""The fast Fetch step against Gymnasium-Robotics, bit for bit; resets that forget everything."""
+"""The fast Fetch step equals Gymnasium-Robotics exactly, and resets depend only on the seed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ FETCH = ["FetchReach-v4", "FetchPush-v4", "FetchPickAndPlace-v4", "FetchSlide-v4
 
 
 @pytest.mark.parametrize("env_id", FETCH)
-def test_fast_step_is_the_environment_step(env_id: str) -> None:
+def test_fast_step_equals_the_environment_step(env_id: str) -> None:
     slow, fast = make_goal_env(env_id), make_goal_env(env_id)
     step = make_fetch_step(fast.unwrapped)
     rng = np.random.default_rng(0)
@@ -42,7 +42,7 @@ def test_reset_depends_on_the_seed_alone() -> None:
         np.testing.assert_array_equal(a[0], b[0])
 
 
-def test_success_ball_agrees_with_the_environment() -> None:
+def test_success_distance_equals_the_environment() -> None:
     env = make_goal_env("FetchPush-v4")
     sizes = measure_dimensions(env, EnvSource("FetchPush-v4"), 0)
     assert (sizes.observation, sizes.goal, sizes.action, sizes.horizon) == (25, 3, 4, 50)

@@ -1,4 +1,4 @@
-"""Another rollout engine: one class and one argument of the training."""
+"""A user-defined rollout backend is one class and one argument of ``train``."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from adagoal.core.types import Floats, Singles
 from adagoal.deep import Config
 from adagoal.deep.goal_envs import EnvDimensions, EnvSource
 from adagoal.deep.policy import NumpyActor
-from adagoal.deep.rollouts import CycleRollouts, EnvBatch, EpisodeBatch
+from adagoal.deep.rollouts import CycleRollouts, EnvBatch, EpisodeBatch, RolloutWorkers
 from adagoal.deep.training import Training
 
 
@@ -49,8 +49,8 @@ class InProcessRollouts:
         self.is_closed = True
 
 
-def test_training_in_another_engine(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The results are those of worker processes, and no process is started."""
+def test_training_with_another_rollout_backend(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The results equal those of worker processes, and no process is started."""
     configs = [Config("point-mass", seed=seed, **TINY) for seed in (1, 2)]
     expected = Training(configs, workers=2)
     assert expected.run_until_pause() is Status.DONE
@@ -72,8 +72,33 @@ def test_training_in_another_engine(monkeypatch: pytest.MonkeyPatch) -> None:
             )
 
 
-def test_the_public_functions_take_another_engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """``train`` and ``resume`` play with the given engine, and start no process."""
+def test_workers_beyond_the_episodes_of_a_cycle_play_tests() -> None:
+    """Five workers for two episodes: one has nothing to do, and the tests are those of two workers."""
+    config, tests = Config("point-mass", **TINY | {"episodes": 2, "eval_episodes": 10}), []
+    for workers in (2, 5):
+        training = Training([config], workers)
+        assert training.run_until_pause() is Status.DONE
+        rows = [{**row, "wall_seconds": 0.0} for row in training.history.rows]
+        tests.append((rows, np.stack(training.history.value_maps.tests).tolist(), training.calibrations))
+    assert tests[0] == tests[1]
+    engine = RolloutWorkers(training.configs, training.source, training.sizes, 5)
+    sent: list[list[str]] = []
+    for worker in engine.workers:
+        sent.append([])
+        send = worker.send
+        worker.send = lambda name, *given, log=sent[-1], send=send: (log.append(name), send(name, *given))[1]
+    try:
+        engine.reset(0)
+        goals = np.zeros((1, 2, 2))
+        engine.start_cycle(0, training.current_actors(), goals, np.zeros((3, *goals.shape)))
+        assert engine.collect_cycle().distances.shape == (3, 1, 2, training.sizes.horizon)
+    finally:
+        engine.close()
+    assert sent == [["start_cycle", "play_cycle"]] * 2 + [["play_tests"]] * 2
+
+
+def test_public_functions_accept_a_rollout_backend(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """``train`` and ``resume`` use the given backend and start no process."""
     monkeypatch.setattr(multiprocessing.process.BaseProcess, "start", None)
     made = []
 

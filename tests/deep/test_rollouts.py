@@ -1,4 +1,4 @@
-"""Rollouts: exploration is what the settings say, and a cycle can be played again."""
+"""Rollouts: exploration noise follows the settings, and a cycle can be replayed."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ SIZES = measure_dimensions(SOURCE.make_env(), SOURCE, 0)
 
 
 def actor(bias: float) -> NumpyActor:
-    """An actor that always answers tanh(bias)."""
+    """Return an actor that always outputs tanh(bias)."""
     layers = [(np.zeros((6, 2), np.float32), np.full(2, bias, np.float32))]
     return NumpyActor(layers, np.zeros(4), np.ones(4), np.zeros(2), np.ones(2), 5.0)
 
 
-def test_exploration_follows_each_runs_settings() -> None:
+def test_exploration_follows_the_settings_of_each_run() -> None:
     configs = [Config("point-mass", noise=0.2, random=0.3), Config("point-mass", noise=0.05, random=0.0)]
     slots = EnvBatch(configs, [(run, k) for run in (0, 1) for k in range(20)], SOURCE, SIZES)
     slots.start_cycle(0)
@@ -36,7 +36,7 @@ def test_exploration_follows_each_runs_settings() -> None:
     assert np.isfinite(end).all()
 
 
-def test_a_cycle_can_be_played_again() -> None:
+def test_cycle_can_be_replayed() -> None:
     config = Config("point-mass", seed=3)
     goals = np.random.default_rng(0).uniform(-1, 1, (4, 2))
     found = []

@@ -1,4 +1,4 @@
-"""Commands that do the right thing on the folder of either house."""
+"""Commands that work on folders of explorations and of training runs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from adagoal.cli.main import run_command_line
 from adagoal.core.errors import InputError
 
 
-def test_resume_report_and_play_on_a_training(
+def test_resume_report_and_play_on_a_training_run(
     finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = str(shutil.copytree(finished, tmp_path / "run"))
@@ -27,11 +27,11 @@ def test_resume_report_and_play_on_a_training(
     assert run_command_line(["play", folder, "--episodes", "10", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["episodes"] == 10
     assert run_command_line(["play", folder, "--goals", "3"]) == 2
-    assert "--goals: is for explorations" in capsys.readouterr().err
+    assert "--goals: works for explorations only" in capsys.readouterr().err
     assert run_command_line(["audit", folder]) == 2
 
 
-def test_options_of_the_other_kind_are_named(finished: Path, tmp_path: Path) -> None:
+def test_options_of_the_other_kind_give_one_line_error(finished: Path, tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"^goals: is for explorations; this run is training"):
         adagoal.resume(finished, goals=[1])
     adagoal.explore("chain", 3, out=tmp_path / "run")

@@ -1,4 +1,4 @@
-"""The numbers of a training for TensorBoard: written once, at their steps, and also when it goes on."""
+"""TensorBoard output of training: every number once, at its step, also after a resume."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from adagoal.cli.main import run_command_line
 
 
 def written(folder: Path) -> list[tuple[str, int, float]]:
-    """(tag, steps, value) of all events of a folder, in their order: records of length, checksum, data, checksum."""
+    """Return (tag, steps, value) of all events of a folder; a record is length, checksum, data, checksum."""
     event_pb2 = importlib.import_module("tensorboardX.proto.event_pb2")
     found = []
     for path in sorted(folder.glob("events*"), key=lambda path: path.stat().st_mtime_ns):
@@ -29,7 +29,7 @@ def written(folder: Path) -> list[tuple[str, int, float]]:
     return found
 
 
-def test_every_number_is_written_once_and_the_last_test_too(tmp_path: Path) -> None:
+def test_every_number_is_written_once(tmp_path: Path) -> None:
     pytest.importorskip("tensorboardX")
     configs = [dataclasses.replace(CONFIG, seed=seed) for seed in (0, 1)]
     train(configs, out=tmp_path / "run", workers=1, tensorboard=tmp_path / "board")
@@ -44,7 +44,7 @@ def test_every_number_is_written_once_and_the_last_test_too(tmp_path: Path) -> N
         assert {"distance", "error", "radius", "reachable", "train_success", "actor_loss"} <= {tag for tag, *_ in found}
 
 
-def test_without_the_extra_it_is_one_line(
+def test_missing_tensorboard_gives_one_line_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     find = importlib.util.find_spec

@@ -1,4 +1,4 @@
-"""The deep world from Python: environments and rules as they are, a policy in the environment's units, and a folder."""
+"""``adagoal.train`` from Python: environments, goal rules, policies, results and bad input."""
 
 from __future__ import annotations
 
@@ -35,19 +35,19 @@ from adagoal.runs.train_result import TrainResult
 TINY: dict[str, Any] = {**small_training.TINY, "workers": 1}
 
 
-def mine(known: goal_rules.GoalInfo) -> Any:
-    """A rule of one's own."""
+def user_rule(known: goal_rules.GoalInfo) -> Any:
+    """Goal rule of a user."""
     return 1e-6 + np.where(known.D <= known.L, known.E, 0.0)
 
 
 @pytest.fixture(scope="module")
 def line() -> TrainResult:
-    """A training on an environment that only this program knows, with actions from -2 to 6."""
-    return adagoal.train(Settable, mine, hidden=(32, 32), updates=100, batch=128, candidates=50, buffer=20_000,
+    """A training run on an environment object with actions from -2 to 6."""
+    return adagoal.train(Settable, user_rule, hidden=(32, 32), updates=100, batch=128, candidates=50, buffer=20_000,
                          steps=4_000, eval_episodes=32, episodes=16, horizon=20, workers=2)  # fmt: skip
 
 
-def test_a_recipe_has_its_goal_rule_unless_one_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_recipe_sets_the_goal_rule_unless_one_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[str] = []
     monkeypatch.setattr(
         training_session, "start_training", lambda configs, *_, **__: asked.append(configs[0].goal_rule)
@@ -73,7 +73,7 @@ def test_without_a_gpu_the_light_recipe_is_the_default(
     assert found == [(batch, hidden), (batch, (64,)), (1024, (256,) * 3), (512, (128,) * 3)]
 
 
-def test_a_training_shows_how_far_it_is(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+def test_training_shows_its_progress(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
     told: list[int] = []
 
     def one_cycle(configs: list[Config], *_: Any, observe: Any, **__: Any) -> bool:
@@ -95,8 +95,8 @@ def test_a_training_shows_how_far_it_is(monkeypatch: pytest.MonkeyPatch, capfd: 
     assert capfd.readouterr().err == ""
 
 
-def test_a_function_is_asked_for_what_it_declares() -> None:
-    """A configuration holds the name of a function alone, and cannot know it."""
+def test_rule_function_gets_what_it_declares() -> None:
+    """A configuration holds only the name of a function, which does not tell its needs."""
     config, space = Config("point-mass", goal_rule="function:mega"), lambda rng, n: np.zeros((n, 2))
     assert GoalSelector([config], [space], [space], 100, goal_rules.mega).required_fields == [
         goal_rules.required_fields(goal_rules.mega, frozenset())
@@ -112,14 +112,14 @@ def test_random_keys_of_goal_selection_follow_the_seed_and_the_cycle() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["mega", "omega", "discover"])
-def test_a_rule_is_the_same_by_its_name_and_as_a_function(name: str) -> None:
+def test_rule_by_name_equals_rule_as_function(name: str) -> None:
     chosen = [
         adagoal.train("point-mass", rule, **TINY).history.goals for rule in (name, goal_rules.BUILTIN_RULES[name])
     ]
     np.testing.assert_array_equal(*chosen)
 
 
-def test_the_policy_acts_in_the_environments_own_units(line: TrainResult) -> None:
+def test_policy_acts_in_the_units_of_the_environment(line: TrainResult) -> None:
     assert line.status == "done"
     env, reached = Settable(), 0
     for seed in range(20):
@@ -159,7 +159,7 @@ SMALL_TRAININGS: dict[str, dict[str, Any]] = {
 @pytest.mark.slow
 @pytest.mark.parametrize("name", SMALL_TRAININGS)
 def test_uncertainty_covers_nine_fresh_episodes_in_ten(name: str) -> None:
-    """Episodes as a user plays them. Their share varies by 1.5% with the calibration and by 1% with the episodes."""
+    """The share varies by 1.5% with the calibration and by 1% with the episodes."""
     policy = adagoal.train(name, workers=2, **SMALL_TRAININGS[name]).policy
     assert policy.success is not None
     env = EnvSource(name).make_env()
@@ -181,7 +181,7 @@ def test_uncertainty_covers_nine_fresh_episodes_in_ten(name: str) -> None:
     assert 0.85 <= np.mean(covered) <= 0.95
 
 
-def test_a_result_is_saved_and_loaded(line: TrainResult, tmp_path: Path) -> None:
+def test_result_is_saved_and_loaded(line: TrainResult, tmp_path: Path) -> None:
     line.save(tmp_path / "one")
     loaded = adagoal.load(tmp_path / "one")
     assert isinstance(loaded, TrainResult)
@@ -207,7 +207,7 @@ def test_a_result_is_saved_and_loaded(line: TrainResult, tmp_path: Path) -> None
         line.save(tmp_path / "one")
 
 
-def test_a_command_that_cannot_be_given_the_object_names_the_call(
+def test_command_on_an_environment_object_names_the_python_call(
     line: TrainResult, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     line.save(tmp_path)
@@ -219,12 +219,14 @@ def test_a_command_that_cannot_be_given_the_object_names_the_call(
 
 
 @pytest.mark.parametrize(("observation", "goal"), [([0.0, 1.0], [7.0]), ([0.0], [7.0, 1.0]), ([np.nan], [7.0])])
-def test_what_is_no_observation_or_goal_is_named(line: TrainResult, observation: Any, goal: Any) -> None:
+def test_invalid_observation_or_goal_gives_an_error_with_its_name(
+    line: TrainResult, observation: Any, goal: Any
+) -> None:
     with pytest.raises(InputError, match=r"^(observation|goal): must be 1 finite numbers"):
         line.policy(observation, goal)
 
 
-def test_an_environment_object_and_a_single_config() -> None:
+def test_train_accepts_an_environment_object_and_a_single_config() -> None:
     limited = gymnasium.wrappers.TimeLimit(PointMass(), 20)
     by_object = adagoal.train(limited, "unigoal", **TINY)
     by_name = train(Config("point-mass", goal_rule="unigoal", **small_training.TINY), workers=1)
@@ -233,23 +235,23 @@ def test_an_environment_object_and_a_single_config() -> None:
         np.testing.assert_array_equal(by_object.weights()[name], array)
 
 
-def test_a_training_on_an_object_goes_on_with_the_object(tmp_path: Path) -> None:
-    stopped = adagoal.train(PointMass, mine, out=tmp_path, observe=lambda history: False, **TINY)
+def test_training_on_an_object_is_resumed_with_the_object(tmp_path: Path) -> None:
+    stopped = adagoal.train(PointMass, user_rule, out=tmp_path, observe=lambda history: False, **TINY)
     assert stopped.status == "interrupted"
     with pytest.raises(InputError, match=r"^uncertainty: is calibrated at the end of training"):
         stopped.policy.uncertainty(np.zeros(4), np.zeros(2))
     with pytest.raises(InputError, match=r"^env: the run in .* is on 'object:PointMass'; .* adagoal.resume\("):
-        resume(tmp_path, goal_rule=mine, workers=1)
-    with pytest.raises(InputError, match=r"^goal_rule: the rule was a function mine; give it again"):
+        resume(tmp_path, goal_rule=user_rule, workers=1)
+    with pytest.raises(InputError, match=r"^goal_rule: the rule was a function user_rule; give it again"):
         resume(tmp_path, env=PointMass, workers=1)
-    whole = adagoal.train(PointMass, mine, **TINY)
-    finished = resume(tmp_path, env=PointMass, goal_rule=mine, workers=1)
+    whole = adagoal.train(PointMass, user_rule, **TINY)
+    finished = resume(tmp_path, env=PointMass, goal_rule=user_rule, workers=1)
     for name, array in whole.weights().items():
         np.testing.assert_array_equal(finished.weights()[name], array)
 
 
 def other(threshold: float = 0.1, high: float = 1.0, more: int = 0) -> Any:
-    """Makes a point mass that may be another one."""
+    """Return a function that makes a point mass, possibly a different one."""
 
     def make() -> gymnasium.Env[Any, Any]:
         env = PointMass()
@@ -263,7 +265,7 @@ def other(threshold: float = 0.1, high: float = 1.0, more: int = 0) -> Any:
     return make
 
 
-def test_another_environment_of_the_same_name_is_not_the_runs(tmp_path: Path) -> None:
+def test_other_environment_of_the_same_name_is_refused(tmp_path: Path) -> None:
     stopped = adagoal.train(other(), "unigoal", out=tmp_path, observe=lambda history: False, **TINY)
     for env, words in (
         (other(threshold=0.3), "the radius of success is 0.3, and was 0.1$"),
@@ -282,7 +284,7 @@ def test_another_environment_of_the_same_name_is_not_the_runs(tmp_path: Path) ->
 
 
 def policy(with_achieved: bool, ends: tuple[float, float] = (-2.0, 6.0), bias: float = 0.0) -> GoalPolicy:
-    """One that answers the middle of an action box, without a bias, and sees two numbers beside the goal."""
+    """Return a policy that gives the middle of the action box plus a bias, for two numbers and a goal."""
     layers = [(np.zeros((3, 1), np.float32), np.full(1, bias, np.float32))]
     actor = NumpyActor(layers, *np.zeros((1, 2)), *np.ones((1, 2)), np.zeros(1), np.ones(1), 5.0)  # type: ignore[arg-type]
     return GoalPolicy("line", actor, None, ends[:1], ends[1:], (1,), with_achieved, success=0.05)
@@ -291,14 +293,14 @@ def policy(with_achieved: bool, ends: tuple[float, float] = (-2.0, 6.0), bias: f
 @pytest.mark.parametrize("bias", [-100.0, 0.0, 100.0])
 @pytest.mark.parametrize("ends", [(-0.1, 0.1), (-0.7, 0.3), (0.1, 0.3)])
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_the_box_contains_the_action(dtype: Any, ends: tuple[float, float], bias: float) -> None:
+def test_actions_lie_in_the_action_box(dtype: Any, ends: tuple[float, float], bias: float) -> None:
     box = gymnasium.spaces.Box(*ends, (1,), dtype)
     action = policy(False, (float(box.low[0]), float(box.high[0])), bias)([0.0, 1.0], [5.0])
     assert box.contains(action)
     np.testing.assert_allclose(action, box.low + (box.high - box.low) * (1 + np.sign(bias)) / 2, atol=1e-7)
 
 
-def test_a_policy_that_sees_what_was_achieved_needs_the_whole_observation() -> None:
+def test_policy_that_uses_the_achieved_goal_needs_the_whole_observation() -> None:
     seen, _ = Elsewhere().reset(seed=0)
     assert policy(True)(seen, [5.0]).tolist() == [2.0]
     with pytest.raises(InputError, match=r"^observation: give the whole observation"):
@@ -306,13 +308,13 @@ def test_a_policy_that_sees_what_was_achieved_needs_the_whole_observation() -> N
     assert policy(False)([0.0, 1.0], [5.0]).tolist() == [2.0]
 
 
-def test_a_whole_observation_has_its_entry() -> None:
+def test_missing_entry_of_an_observation_gives_one_line_error() -> None:
     with pytest.raises(InputError, match=r"^observation: must have the entries 'observation' and 'achieved_goal'"):
         policy(False)({"achieved_goal": [0.0]}, [5.0])
 
 
 def random_policy(with_achieved: bool) -> GoalPolicy:
-    """One with random weights: four numbers in, with a goal of two, and an action of shape [3, 1]."""
+    """Return a policy with random weights: four numbers and a goal of two in, an action of shape [3, 1] out."""
     rng = np.random.default_rng(0)
     layers = [(rng.normal(size=shape).astype(np.float32), np.zeros(shape[1], np.float32)) for shape in [(6, 8), (8, 3)]]
     moments = [rng.normal(size=4), np.ones(4), rng.normal(size=2), np.ones(2)]
@@ -321,7 +323,7 @@ def random_policy(with_achieved: bool) -> GoalPolicy:
 
 
 @pytest.mark.parametrize("n", [1, 5])
-def test_a_batch_is_many_calls(n: int) -> None:
+def test_batch_equals_single_calls(n: int) -> None:
     rng, act = np.random.default_rng(1), random_policy(False)
     seen, goals = rng.normal(size=(n, 4)), rng.normal(size=(n, 2))
     actions = act(seen, goals)
@@ -332,8 +334,8 @@ def test_a_batch_is_many_calls(n: int) -> None:
     assert act(seen[0], goals[0]).shape == (3, 1)
 
 
-def test_a_batch_of_whole_observations_may_be_nested() -> None:
-    """As a vector environment returns them: a dictionary of arrays [B, ...]."""
+def test_batch_of_dictionary_observations() -> None:
+    """Vector environments return a dictionary of arrays [B, ...]."""
     rng, act = np.random.default_rng(2), random_policy(True)
     parts = {"b": rng.normal(size=(5, 1)), "a": rng.normal(size=(5, 1, 1))}
     whole: dict[str, Any] = {
@@ -357,19 +359,19 @@ def test_a_batch_of_whole_observations_may_be_nested() -> None:
         ((0, 4), (2,), r"observation: must be 4 finite numbers"),
     ],
 )
-def test_batches_that_do_not_fit_are_named(seen: tuple[int, ...], goal: tuple[int, ...], line: str) -> None:
+def test_wrong_batch_shapes_give_one_line_error(seen: tuple[int, ...], goal: tuple[int, ...], line: str) -> None:
     with pytest.raises(InputError, match=f"^{line}"):
         random_policy(False)(np.zeros(seen), np.zeros(goal))
 
 
-def test_distances_of_a_batch(line: TrainResult) -> None:
+def test_distances_of_a_batch_equal_single_calls(line: TrainResult) -> None:
     seen, goals = np.zeros((3, 1)), np.array([[3.0], [5.0], [9.0]])
     D, E = line.policy.distance(seen, goals), line.policy.uncertainty(seen, goals)
     np.testing.assert_allclose(D, [line.policy.distance([0.0], goal) for goal in goals], rtol=1e-5)
     np.testing.assert_allclose(E, [line.policy.uncertainty([0.0], goal) for goal in goals], rtol=1e-4)
 
 
-def test_a_training_below_a_cell(line: TrainResult) -> None:
+def test_html_of_a_training_result(line: TrainResult) -> None:
     assert repr(line).startswith("<TrainResult of ")
     assert "\n" not in repr(line)
     last = line.curve()[-1]
@@ -380,24 +382,24 @@ def test_a_training_below_a_cell(line: TrainResult) -> None:
 
 
 @pytest.mark.parametrize("run", [-1, 1, 5, "0"])
-def test_runs_that_there_are_not_are_named(line: TrainResult, run: Any) -> None:
+def test_missing_runs_give_one_line_error(line: TrainResult, run: Any) -> None:
     for function in (line.weights, line.curve, lambda run: line.evaluate(4, run=run)):
         with pytest.raises(InputError, match=r"^run: must be a whole number in 0\.\.0, got "):
             function(run)
 
 
-def test_a_rule_without_an_ensemble_knows_no_distance() -> None:
+def test_rule_without_an_ensemble_has_no_distance() -> None:
     with pytest.raises(InputError, match=r"^distance: is not known"):
         policy(False).distance([0.0, 1.0], [5.0])
 
 
 @pytest.mark.parametrize("weight", [-1.0, np.nan, np.inf])
-def test_weights_that_are_none_are_refused(weight: float) -> None:
+def test_invalid_weights_are_refused(weight: float) -> None:
     with pytest.raises(InputError, match=r"^goal_rule: a rule returns one finite weight >= 0 per goal"):
         adagoal.train("point-mass", lambda known: np.full(len(known.D), weight), **TINY)
 
 
-def test_what_a_rule_raises_is_the_rules() -> None:
+def test_rule_error_is_reported_as_user_error() -> None:
     with pytest.raises(EnvironmentFailure, match=r"^goal_rule: the rule raised ZeroDivisionError"):
         adagoal.train("point-mass", lambda known: 1 // 0, **TINY)
 
@@ -414,13 +416,13 @@ def test_what_a_rule_raises_is_the_rules() -> None:
         ({"out": ""}, "out"),
     ],
 )
-def test_wrong_arguments_are_named(wrong: dict[str, Any], name: str) -> None:
+def test_wrong_arguments_give_an_error_with_their_name(wrong: dict[str, Any], name: str) -> None:
     with pytest.raises(InputError, match=f"^{name}: "):
         adagoal.train("point-mass", **wrong)
 
 
 @pytest.mark.parametrize("path", [3, ""])
-def test_what_is_no_path_is_one_line(line: TrainResult, path: Any) -> None:
+def test_invalid_path_gives_one_line_error(line: TrainResult, path: Any) -> None:
     for function in (evaluate, load_policy, resume, adagoal.load, line.save):
         with pytest.raises(InputError, match=r"^(folder|path): must be the path of a run's folder, got "):
             function(path)

@@ -1,4 +1,4 @@
-"""Settings: declared once, checked for callers from Python, and options of the command line as they are."""
+"""Settings of training: checks in Python, and options of the command line."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 
 from adagoal.cli.training_commands import train
+from adagoal.core.argument_checks import declared_settings
 from adagoal.core.errors import InputError
 from adagoal.deep.config import RECIPES, Config, check_shared_program
-from adagoal.settings.fields import declared_settings
 
 
 @pytest.mark.parametrize(
@@ -48,17 +48,17 @@ from adagoal.settings.fields import declared_settings
         ("goal_rule", "raregoal:alpha=-1"),
     ],
 )
-def test_wrong_values_are_named(name: str, value: Any) -> None:
+def test_wrong_values_give_an_error_with_their_name(name: str, value: Any) -> None:
     with pytest.raises(InputError, match=f"^{name}: ") as raised:
         Config(**{"env": "point-mass", name: value})
     assert raised.value.name == name
 
 
-def test_whole_numbers_are_numbers() -> None:
+def test_integers_are_accepted_as_floats() -> None:
     assert Config("point-mass", radius=40).radius == 40
 
 
-def test_numbers_of_numpy_become_plain_ones() -> None:
+def test_numpy_numbers_become_python_numbers() -> None:
     given = {"steps": np.int64(300), "seed": np.uint8(7), "gamma": np.float32(0.5), "radius": np.int32(3)}
     config = Config("point-mass", hidden=(np.int64(8), 4), **given)  # type: ignore[arg-type]
     found = config.to_json()
@@ -69,7 +69,7 @@ def test_numbers_of_numpy_become_plain_ones() -> None:
 
 
 @pytest.mark.parametrize(("given", "name"), [({}, "updates"), ({"updates": 9}, "ensemble_updates")])
-def test_what_follows_from_too_long_a_horizon_names_the_horizon(given: dict[str, Any], name: str) -> None:
+def test_error_of_a_too_long_horizon_names_the_horizon(given: dict[str, Any], name: str) -> None:
     with pytest.raises(InputError, match=f"^horizon: .* {name} per cycle, more than 100000"):
         Config("point-mass", **given).resolve_for_horizon(10**6)
 
@@ -79,7 +79,7 @@ def test_recipes_are_valid(name: str) -> None:
     Config("point-mass", **RECIPES[name])
 
 
-def test_the_penalty_of_actions_is_what_was_measured() -> None:
+def test_action_penalty_has_the_measured_value() -> None:
     for fetch, penalty in ((True, 1.0), (False, 0.1)):
         assert Config("any-name").resolve_for_horizon(50, fetch).action_l2 == penalty
     assert Config("FetchPush-v4", action_l2=0.0).resolve_for_horizon(50, fetch=True).action_l2 == 0.0
@@ -102,12 +102,12 @@ def test_the_penalty_of_actions_is_what_was_measured() -> None:
         ("discover", True, False),
     ],
 )
-def test_what_a_rule_needs_is_what_it_declares(rule: str, ensemble: bool, density: bool) -> None:
+def test_needs_of_a_rule_are_its_declaration(rule: str, ensemble: bool, density: bool) -> None:
     config = Config("point-mass", goal_rule=rule)
     assert (config.needs_ensemble, config.needs_density) == (ensemble, density)
 
 
-def test_a_rule_of_ones_own_may_declare_its_needs(tmp_path: Path) -> None:
+def test_user_rule_may_declare_its_needs(tmp_path: Path) -> None:
     file = tmp_path / "mine.py"
     file.write_text(
         "from adagoal.goal_rules import rule\n\n\ndef plain(known):\n    return known.E\n\n\n"
@@ -122,7 +122,7 @@ def test_a_rule_of_ones_own_may_declare_its_needs(tmp_path: Path) -> None:
     )
 
 
-def test_every_setting_is_an_option_with_its_text_and_default() -> None:
+def test_every_setting_is_an_option_with_its_help_and_default() -> None:
     options = {parameter.name: parameter for parameter in train.params}
     for field in dataclasses.fields(Config):
         if field.name == "env":

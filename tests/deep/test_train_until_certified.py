@@ -1,4 +1,4 @@
-"""Training until certified: which cells count, and a training in pieces that is the training in one."""
+"""Training until certified: the cells that count, and training in pieces."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from adagoal.report import training_page as report
 
 
 def cell(low: list[float], high: list[float]) -> CellVerdict:
-    return CellVerdict(Verdict.OPEN, np.array(low), np.array(high), 0.1, 0, 0, 0.0, 1.0)
+    return CellVerdict(Verdict.OPEN, np.array(low), np.array(high), 0.1, 0, 0, 0, 0.0, 1.0)
 
 
-def test_a_cell_is_believed_within_reach_by_the_distances_in_it() -> None:
+def test_reachable_cells_are_chosen_by_their_distances() -> None:
     near, far = cell([-2.0, -2.0, 0.0], [1.0, 2.0, 0.4]), cell([1.0, -2.0, 0.0], [2.0, 2.0, 0.4])
     high, empty = cell([-2.0, -2.0, 0.4], [2.0, 2.0, 0.9]), cell([-2.0, -2.0, 0.9], [2.0, 2.0, 1.0])
     found = Certification(Status.DECIDED, Claim(10), [near, far, high, empty], 0)
@@ -45,7 +45,7 @@ def test_a_cell_is_believed_within_reach_by_the_distances_in_it() -> None:
 
 
 @pytest.mark.parametrize("rule", ["adagoal", "unigoal"])
-def test_cells_are_judged_by_the_policys_own_distances(rule: str) -> None:
+def test_cells_are_chosen_by_the_distances_of_the_policy(rule: str) -> None:
     trained = train([dataclasses.replace(CONFIG, goal_rule=rule)], workers=1)
     sizes, (space,), _ = inspect_env(trained.source, 5, [("test_goals", "env")])
     starts, drawn = certified_training._sample_starts_and_goals(trained.source, sizes, space, 3)
@@ -62,7 +62,7 @@ def test_cells_are_judged_by_the_policys_own_distances(rule: str) -> None:
             assert D[i] == pytest.approx(trained.policy.distance(starts[i], drawn[i]), rel=1e-4)
 
 
-def test_pieces_are_the_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_training_in_pieces_equals_training_in_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(certified_training, "MAX_CERTIFICATION_ATTEMPTS", 2)
     ended = certified_training.train_until_certified(CONFIG, tmp_path / "pieces", workers=1)
     assert ended.status == "budget"  # nothing was learnt in so few steps
@@ -74,7 +74,7 @@ def test_pieces_are_the_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 
 
 @pytest.mark.parametrize("when", ["training", "certifying", "certified"])
-def test_a_folder_says_how_it_ended_and_goes_on_to_all_steps(
+def test_folder_records_the_end_and_training_can_continue(
     when: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(certified_training, "MAX_CERTIFICATION_ATTEMPTS", 2)
@@ -92,7 +92,7 @@ def test_a_folder_says_how_it_ended_and_goes_on_to_all_steps(
     assert (on.status, on.curve()[-1]["steps"]) == ("done", 40)
 
 
-def test_what_does_not_go_together_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_incompatible_options_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["train", "point-mass", "--out", str(tmp_path / "run")]
     assert run_command_line([*words, "--slack", "0.1"]) == 2
     assert "--slack: works only in training until certified" in capsys.readouterr().err
@@ -103,9 +103,7 @@ def test_what_does_not_go_together_is_refused(tmp_path: Path, capsys: pytest.Cap
     assert not (tmp_path / "run").exists()
 
 
-def test_from_python_with_a_rule_and_an_environment_of_ones_own(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_python_call_with_user_rule_and_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(certified_training, "MAX_CERTIFICATION_ATTEMPTS", 2)
     given = {**SETTINGS, "horizon": 5, "workers": 1}
     ended = adagoal.train(
@@ -117,7 +115,7 @@ def test_from_python_with_a_rule_and_an_environment_of_ones_own(
     assert ended.curve()[-1]["steps"] == SETTINGS["steps"]
 
 
-def test_what_python_may_not_ask_for(tmp_path: Path) -> None:
+def test_bad_python_arguments_are_refused(tmp_path: Path) -> None:
     for wrong, name in (({"until": "bored"}, "until"), ({"until": "certified"}, "out"), ({"delta": 0.1}, "delta")):
         with pytest.raises(InputError, match=f"^{name}: "):
             adagoal.train("point-mass", **wrong)
@@ -126,7 +124,7 @@ def test_what_python_may_not_ask_for(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_point_mass_is_certified_before_its_steps_are_spent(tmp_path: Path) -> None:
+def test_point_mass_is_certified_before_the_budget_is_spent(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     words = [
         "train",

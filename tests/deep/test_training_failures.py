@@ -1,4 +1,4 @@
-"""The life of a training: what fails is named, what was learnt is kept, and who may end it; another algorithm."""
+"""Failures and interruptions of training: messages, saved data, and signals."""
 
 from __future__ import annotations
 
@@ -31,62 +31,64 @@ from engine_tasks import Unpicklable
 CONFIG = Config("point-mass", **TINY)
 
 
-def test_what_an_environment_raises_is_named_and_the_training_goes_on_later(
+def test_environment_failure_is_named_and_training_can_be_resumed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    tired, folder = tmp_path / "tired", tmp_path / "run"
-    monkeypatch.setenv("TIRED", str(tired))
-    config = Config("failing_training_env:Tired-v0", **TINY)
+    marker, folder = tmp_path / "marker", tmp_path / "run"
+    monkeypatch.setenv("FAILING_FILE", str(marker))
+    config = Config("failing_training_env:Failing-v0", **TINY)
 
     def after(cycle: int, word: str) -> Any:
-        return lambda history: tired.write_text(word) if history.rows[-1]["cycle"] == cycle else None
+        return lambda history: marker.write_text(word) if history.rows[-1]["cycle"] == cycle else None
 
     with pytest.raises(EnvironmentFailure) as raised:
         train([config], out=folder, observe=after(1, ""), workers=1)
     assert (
         str(raised.value)
-        == f"env: failing_training_env:Tired-v0 raised RuntimeError: no more; what had been learnt is in {folder}"
+        == f"env: failing_training_env:Failing-v0 raised RuntimeError: no more; what had been learnt is in {folder}"
     )
     assert isinstance(raised.value.__cause__, RuntimeError)
-    tired.unlink()
+    marker.unlink()
     with pytest.raises(
-        InputError, match=r"^env: the run is on 'failing_training_env:Tired-v0', which names a module to import"
+        InputError, match=r"^env: the run is on 'failing_training_env:Failing-v0', which names a module to import"
     ):
         resume(folder, workers=1)
-    hangs = rf"^env: a step of failing_training_env:Tired-v0 took longer than 2 s; what had been learnt is in {folder}"
+    hangs = (
+        rf"^env: a step of failing_training_env:Failing-v0 took longer than 2 s; what had been learnt is in {folder}"
+    )
     with pytest.raises(EnvironmentFailure, match=hangs):
-        resume(folder, env="failing_training_env:Tired-v0", observe=after(2, "hang"), step_timeout=2, workers=1)
-    tired.unlink()
-    finished = resume(folder, env="failing_training_env:Tired-v0", workers=1)
+        resume(folder, env="failing_training_env:Failing-v0", observe=after(2, "hang"), step_timeout=2, workers=1)
+    marker.unlink()
+    finished = resume(folder, env="failing_training_env:Failing-v0", workers=1)
     assert finished.status == "done"
     assert [row["cycle"] for row in finished.history.rows] == [0, 1, 2, 3, 4]
 
 
-def test_steps_that_measure_are_timed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In a process of their own, which finds what would be found here."""
-    monkeypatch.setenv("TIRED", str(tmp_path / "tired"))
-    source, spaces = EnvSource("failing_training_env:Tired-v0"), [("train_goals", "env"), ("test_goals", "scale=2")]
+def test_step_timeout_applies_to_inspection(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Inspection runs in its own process and finds the same facts as here."""
+    monkeypatch.setenv("FAILING_FILE", str(tmp_path / "marker"))
+    source, spaces = EnvSource("failing_training_env:Failing-v0"), [("train_goals", "env"), ("test_goals", "scale=2")]
     here, there = (inspect_env(replace(source, step_timeout=limit), 0, spaces) for limit in (None, 20.0))
     assert there.sizes == here.sizes
     for mine, other in zip(here.goal_samplers, there.goal_samplers, strict=True):
         np.testing.assert_array_equal(*(space(np.random.default_rng(0), 50) for space in (mine, other)))
-    with pytest.raises(InputError, match=r"^horizon: failing_training_env:Tired-v0 ends its episodes after 25 steps"):
+    with pytest.raises(InputError, match=r"^horizon: failing_training_env:Failing-v0 ends its episodes after 25 steps"):
         inspect_env(replace(source, step_timeout=20.0), 99, spaces)
-    (tmp_path / "tired").write_text("hang")
+    (tmp_path / "marker").write_text("hang")
     with pytest.raises(
-        EnvironmentFailure, match=r"^env: a step of failing_training_env:Tired-v0 took longer than 0.2 s$"
+        EnvironmentFailure, match=r"^env: a step of failing_training_env:Failing-v0 took longer than 0.2 s$"
     ):
-        train([Config("failing_training_env:Tired-v0", **TINY)], out=tmp_path / "run", step_timeout=0.2, workers=1)
+        train([Config("failing_training_env:Failing-v0", **TINY)], out=tmp_path / "run", step_timeout=0.2, workers=1)
     with pytest.raises(
-        EnvironmentFailure, match=r"^env: a step of failing_training_env:Tired-v0 took longer than 0.2 s$"
+        EnvironmentFailure, match=r"^env: a step of failing_training_env:Failing-v0 took longer than 0.2 s$"
     ):
         train_until_certified(
-            Config("failing_training_env:Tired-v0", **TINY), tmp_path / "run", step_timeout=0.2, workers=1
+            Config("failing_training_env:Failing-v0", **TINY), tmp_path / "run", step_timeout=0.2, workers=1
         )
     assert not (tmp_path / "run").exists()
 
 
-def test_our_own_bugs_stay_what_they_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bugs_keep_their_traceback(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(self: RolloutWorkers) -> Any:
         raise AttributeError("a typo of ours")
 
@@ -109,7 +111,7 @@ def test_our_own_bugs_stay_what_they_are(tmp_path: Path, monkeypatch: pytest.Mon
         (Unpicklable("a strange one"), RuntimeError, "Unpicklable: a strange one"),
     ],
 )
-def test_a_bug_in_a_worker_travels_with_its_traceback(
+def test_bug_in_a_worker_keeps_its_traceback(
     error: Exception, kind: type[Exception], words: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def broken(self: EnvBatch, cycle: int) -> Any:
@@ -126,7 +128,7 @@ def test_a_bug_in_a_worker_travels_with_its_traceback(
     assert "in broken\n    raise error" in str(found.__cause__)
 
 
-def test_a_worker_whose_environments_cannot_be_made_answers_every_order_with_that() -> None:
+def test_worker_without_environments_answers_every_command_with_the_error() -> None:
     with rollout_worker([CONFIG], EnvSource("no_such_module:Env-v0"), EnvDimensions(4, 2, 2, 5, 0.1)) as link:
         for cycle in (0, 1):
             link.send(("start_cycle", (cycle,)))
@@ -134,7 +136,7 @@ def test_a_worker_whose_environments_cannot_be_made_answers_every_order_with_tha
                 unwrap_reply(link.recv())
 
 
-def test_an_observer_may_end_a_training(tmp_path: Path) -> None:
+def test_observer_may_end_training(tmp_path: Path) -> None:
     stopped = train([CONFIG], out=tmp_path, observe=lambda history: history.rows[-1]["cycle"] < 1, workers=1)
     assert stopped.status == "interrupted"
     assert len(stopped.history.goals) == 2
@@ -144,19 +146,19 @@ def test_an_observer_may_end_a_training(tmp_path: Path) -> None:
     assert not is_training_folder(tmp_path / "nowhere")
 
 
-def test_what_an_observer_raises_is_the_observers() -> None:
+def test_observer_error_is_reported_as_user_error() -> None:
     with pytest.raises(EnvironmentFailure, match=r"^observe: the function raised ZeroDivisionError") as raised:
         train([CONFIG], observe=lambda history: 1 // 0, workers=1)
     assert isinstance(raised.value.__cause__, ZeroDivisionError)
 
 
 @pytest.mark.parametrize("wrong", [{"workers": -1}, {"workers": True}, {"minutes": 0}, {"checkpoint_every": -1}])
-def test_wrong_numbers_are_named(wrong: dict[str, Any]) -> None:
+def test_wrong_numbers_give_an_error_with_their_name(wrong: dict[str, Any]) -> None:
     with pytest.raises(InputError, match=f"^{next(iter(wrong))}: "):
         train([CONFIG], **wrong)
 
 
-def test_a_script_without_a_guard_is_told(tmp_path: Path) -> None:
+def test_script_without_main_guard_gives_one_line_error(tmp_path: Path) -> None:
     file = tmp_path / "script.py"
     file.write_text(
         "from adagoal import train\nfrom adagoal.deep import Config\n"
@@ -168,7 +170,7 @@ def test_a_script_without_a_guard_is_told(tmp_path: Path) -> None:
     assert done.stderr.splitlines()[-1].endswith('put the call under if __name__ == "__main__":')
 
 
-def test_signals_ask_first() -> None:
+def test_first_signal_asks_and_second_interrupts() -> None:
     before = [signal.getsignal(number) for number in STOP_SIGNALS]
     with stop_on_signals(at_once=True) as stop:
         assert not stop.is_requested
@@ -190,7 +192,7 @@ def test_an_ignored_signal_stays_ignored() -> None:
         signal.signal(signal.SIGHUP, before)
 
 
-def test_a_report_needs_a_training(tmp_path: Path) -> None:
+def test_report_of_a_missing_run_gives_one_line_error(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="no adagoal run in"):
         report.write_training_report(tmp_path)
     explore("chain", 4, budget=50, out=tmp_path)

@@ -1,4 +1,4 @@
-"""The page of a training in a real browser."""
+"""The page of a training run, in a real browser."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def trained(finished: Path, tmp_path: Path) -> Path:
 
 
 @pytest.mark.skipif(driver.found() is None, reason=driver.HOW)
-def test_the_goal_space_goes_back_in_time(trained: Path) -> None:
+def test_goal_space_shows_earlier_times(trained: Path) -> None:
     training_page.write_training_report(trained)
     assert (trained / training_video.VIDEO_STRIP_FILE).is_file()
     with driver.Browser() as browser:
@@ -74,8 +74,8 @@ def test_the_goal_space_goes_back_in_time(trained: Path) -> None:
         assert page.troubles() == []
 
 
-def test_the_page_and_its_figures_are_committed_with_the_run(trained: Path) -> None:
-    """As those of an exploration are, so a damaged page is noticed and a new run in the folder removes it."""
+def test_page_and_figures_are_part_of_the_manifest(trained: Path) -> None:
+    """So a damaged page is detected, and a new run in the folder removes it."""
     training_page.write_training_report(trained, png=True)
     saved = find_saved_run(trained)
     assert saved is not None
@@ -86,7 +86,7 @@ def test_the_page_and_its_figures_are_committed_with_the_run(trained: Path) -> N
 
 
 @pytest.mark.skipif(driver.found() is None, reason=driver.HOW)
-def test_the_page_and_the_log_show_what_the_goal_rule_works_with(finished: Path) -> None:
+def test_page_and_log_show_the_inputs_of_the_goal_rule(finished: Path) -> None:
     record = training_page.read_training_folder(finished).record
     last = record.learning_curves[0][-1]
     L = CONFIG.radius_after_steps(last["steps"])
@@ -119,7 +119,7 @@ def test_python_shows_the_page_of_a_folder(finished: Path) -> None:
     assert page.html == training_page.training_page(training_page.read_training_folder(finished)).render()
 
 
-def test_success_by_distance_is_that_of_the_tests(finished: Path) -> None:
+def test_success_by_distance_equals_the_test_results(finished: Path) -> None:
     source = training_page.read_training_folder(finished)
     tests = np.stack(source.past.tests)
     assert tests.shape == (3, 1, 2, 2)
@@ -129,7 +129,7 @@ def test_success_by_distance_is_that_of_the_tests(finished: Path) -> None:
     assert all(tests[..., 0].min() <= x <= tests[..., 0].max() for line in plot.lines for x in line.x)
 
 
-def test_maps_are_thinned_as_time_goes_on() -> None:
+def test_older_maps_are_thinned() -> None:
     past = ValueMapHistory()
     for cycle in range(100):
         if past.is_map_due(cycle):
@@ -140,7 +140,7 @@ def test_maps_are_thinned_as_time_goes_on() -> None:
     )
 
 
-def test_the_film_shows_the_goal_that_the_policy_is_told(finished: Path) -> None:
+def test_video_shows_the_goal_of_the_policy(finished: Path) -> None:
     pictures = training_video.render_frames(finished)
     assert len(pictures) == training_video.N_FRAMES
     env = goal_envs.make_goal_env("point-mass")
@@ -178,7 +178,7 @@ if __name__ == "__main__":
 
 
 @pytest.mark.slow
-def test_the_film_of_fetch_marks_a_test_goal(tmp_path: Path) -> None:
+def test_video_of_fetch_marks_a_test_goal(tmp_path: Path) -> None:
     script = tmp_path / "film.py"
     script.write_text(FILM)
     environment = {**os.environ, "MUJOCO_GL": "egl"}
@@ -195,7 +195,7 @@ def test_the_film_of_fetch_marks_a_test_goal(tmp_path: Path) -> None:
     assert float(done.stdout) < 1e-6
 
 
-def test_a_training_is_watched_from_its_folder(trained: Path) -> None:
+def test_training_is_watched_from_its_folder(trained: Path) -> None:
     source = training_page.TrainingFolderSource(trained)
     assert 'data-live="yes"' in source.current_page().render(live=True)
     facts, arrays = unpack_data_block(source.pack_data())
@@ -206,7 +206,7 @@ def test_a_training_is_watched_from_its_folder(trained: Path) -> None:
         source.pack_policy(0)
 
 
-def test_a_page_leaves_out_what_is_about_an_earlier_policy(trained: Path) -> None:
+def test_page_omits_results_of_an_earlier_policy(trained: Path) -> None:
     def page() -> str:
         return training_page.training_page(training_page.read_training_folder(trained)).render()
 
@@ -238,7 +238,7 @@ def test_evaluate_and_certify_write_files_for_the_page(trained: Path, capsys: py
 @pytest.mark.parametrize(
     "wrong", [{"statement": "x", "cells": [CELL]}, {"cells": []}, {"statement": "x", "cells": [CELLS[0] | {"low": []}]}]
 )
-def test_a_damaged_certificate_is_one_line(trained: Path, wrong: object) -> None:
+def test_damaged_certificate_gives_one_line_error(trained: Path, wrong: object) -> None:
     write_json(trained / ExtraFiles.certificate, wrong)
     with pytest.raises(InputError, match=r"certificate.json: damaged"):
         training_page.TrainingFolderSource(trained).pack_data()

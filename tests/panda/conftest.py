@@ -1,4 +1,4 @@
-"""These tests have an environment of their own (make check-panda): PyBullet is large, and for Python 3.11 alone."""
+"""These tests need a separate environment (make check-panda): PyBullet is large and needs Python 3.11."""
 
 from __future__ import annotations
 

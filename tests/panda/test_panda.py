@@ -1,4 +1,4 @@
-"""Training in panda-gym: the chosen goal is really set and shown, and Reach is learnt."""
+"""Training in panda-gym: the chosen goal is set and shown, and Reach is learnt."""
 
 from __future__ import annotations
 

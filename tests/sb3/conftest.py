@@ -1,4 +1,4 @@
-"""These tests have an environment of their own (make check-sb3): PyTorch is heavy."""
+"""These tests need a separate environment with PyTorch (make check-sb3)."""
 
 from __future__ import annotations
 

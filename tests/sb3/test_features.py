@@ -1,4 +1,4 @@
-"""Observations are normalised inside the networks, goals as what was achieved, and target networks follow."""
+"""Normalisation inside the networks: moments of observations and goals, shared with target networks."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def box(size: int) -> spaces.Box:
     return spaces.Box(-np.inf, np.inf, (size,))
 
 
-def test_moments_are_those_of_all_batches_that_were_learnt_from() -> None:
+def test_moments_are_those_of_all_training_batches() -> None:
     rng = np.random.default_rng(0)
     extractor = NormalisedFeatures(spaces.Dict(observation=box(3), achieved_goal=box(2), desired_goal=box(2)))
     batches = [
@@ -39,14 +39,14 @@ def test_moments_are_those_of_all_batches_that_were_learnt_from() -> None:
     np.testing.assert_allclose(found[:, 5:], desired.clip(-5, 5), rtol=1e-3, atol=1e-3)
 
 
-def test_before_the_first_batch_nothing_is_changed() -> None:
+def test_features_are_unchanged_before_the_first_batch() -> None:
     extractor = NormalisedFeatures(spaces.Dict(observation=box(1), achieved_goal=box(1), desired_goal=box(1))).eval()
     seen = {key: torch.full((2, 1), 0.5) for key in ("observation", "achieved_goal", "desired_goal")}
     np.testing.assert_array_equal(extractor(seen), np.full((2, 3), 0.5))
 
 
 @pytest.mark.parametrize("algorithm", [DDPG, TD3, "TQC"])
-def test_target_networks_see_with_the_same_eyes(algorithm: Any) -> None:
+def test_target_networks_use_the_same_normaliser(algorithm: Any) -> None:
     if algorithm == "TQC":
         algorithm = pytest.importorskip("sb3_contrib").TQC
     features = {"features_extractor_class": NormalisedFeatures, "net_arch": [16], "n_critics": 2}
@@ -57,7 +57,7 @@ def test_target_networks_see_with_the_same_eyes(algorithm: Any) -> None:
     np.testing.assert_array_equal(own.running_squares, target.running_squares)
 
 
-def test_a_radius_that_grows_is_asked_at_every_choice() -> None:
+def test_radius_function_is_called_at_every_choice() -> None:
     asked: list[int] = []
 
     def radius(steps: int) -> float:
@@ -70,7 +70,7 @@ def test_a_radius_that_grows_is_asked_at_every_choice() -> None:
     assert asked[-1] > 100
 
 
-def test_it_needs_no_jax() -> None:
+def test_sb3_imports_no_jax() -> None:
     code = "import sys; from adagoal.sb3 import ChooseGoals, NormalisedFeatures; assert 'jax' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True)
 

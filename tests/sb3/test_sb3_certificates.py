@@ -40,7 +40,7 @@ def _one_thread() -> None:
         (TD3, "Pendulum-v1", {"buffer_size": 100, "policy_kwargs": {"net_arch": [8]}}),
     ],
 )
-def test_a_model_and_its_file_act_as_predict_does(algorithm: Any, env: str, settings: Any, tmp_path: Path) -> None:
+def test_model_and_its_file_act_like_predict(algorithm: Any, env: str, settings: Any, tmp_path: Path) -> None:
     model = algorithm("MlpPolicy", env, seed=0, **settings)
     model.save(tmp_path / "model.zip")
     space = gymnasium.make(env).observation_space
@@ -50,7 +50,7 @@ def test_a_model_and_its_file_act_as_predict_does(algorithm: Any, env: str, sett
         np.testing.assert_array_equal(np.stack(find_policy(given).make()(seen, [])), expected)
 
 
-def test_the_statistics_of_vec_normalize_belong_to_the_policy() -> None:
+def test_vec_normalize_statistics_are_part_of_the_policy() -> None:
     venv = VecNormalize(make_vec_env("Pendulum-v1"))
     model = PPO("MlpPolicy", venv, n_steps=64, seed=0, device="cpu").learn(64)
     before = find_policy(model)
@@ -61,13 +61,13 @@ def test_the_statistics_of_vec_normalize_belong_to_the_policy() -> None:
     assert find_policy(model).fingerprint != before.fingerprint
 
 
-def test_a_file_is_certified_by_any_number_of_workers(tmp_path: Path) -> None:
+def test_file_is_certified_with_any_number_of_workers(tmp_path: Path) -> None:
     PPO("MlpPolicy", "CartPole-v1", seed=0, device="cpu").save(tmp_path / "model.zip")
     found = [adagoal.certify(tmp_path / "model.zip", "CartPole-v1", workers=n, **CARTPOLE).to_dict() for n in (1, 2)]
     assert found[0] == found[1]
 
 
-def test_what_is_no_model_is_one_line(tmp_path: Path) -> None:
+def test_invalid_model_gives_one_line_error(tmp_path: Path) -> None:
     (tmp_path / "model.zip").write_bytes(b"PK")
     with pytest.raises(InputError, match=r"^policy: the model cannot be loaded") as caught:
         adagoal.certify(tmp_path / "model.zip", "CartPole-v1", workers=1, **CARTPOLE)
@@ -90,7 +90,7 @@ def test_training_stops_when_the_policy_is_certified() -> None:
     assert [each.about["seed"] for each in stop.certificates] == list(range(1, len(stop.certificates) + 1))
 
 
-def test_a_policy_that_is_not_certified_trains_to_the_end() -> None:
+def test_uncertified_policy_trains_to_the_end() -> None:
     model = PPO("MlpPolicy", "CartPole-v1", n_steps=64, seed=0, device="cpu")
     stop = StopWhenCertified("CartPole-v1", every=100, **CARTPOLE | {"criterion": "survive:200"})
     model.learn(256, callback=stop)
@@ -98,6 +98,6 @@ def test_a_policy_that_is_not_certified_trains_to_the_end() -> None:
 
 
 @pytest.mark.parametrize(("given", "name"), [({"every": 0}, "every"), ({"delta": 1.0}, "delta"), ({"out": "x"}, "out")])
-def test_bad_input_of_the_callback(given: Any, name: str) -> None:
+def test_bad_input_of_the_callback_gives_one_line_error(given: Any, name: str) -> None:
     with pytest.raises(InputError, match=f"^{name}: "):
         StopWhenCertified("CartPole-v1", **given)

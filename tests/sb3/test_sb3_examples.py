@@ -1,4 +1,4 @@
-"""The examples of the documents run as they stand, the large one with fewer steps, and their settings were measured."""
+"""The documented Stable-Baselines3 examples run, and have the settings of measured runs."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ SMALLER = {
     "batch_size=1024": "batch_size=32",
     "learn(144_000": "learn(300",
 }
-pytestmark = pytest.mark.filterwarnings("ignore")  # those of the environments
+pytestmark = pytest.mark.filterwarnings("ignore")  # warnings of the environments
 
 
 def example(page: str, algorithm: str) -> str:
-    """The code of the example in which a model of this kind is made."""
+    """Return the code of the example that creates this kind of model."""
     blocks = re.findall(r"^```python\n(.*?)^```", (ROOT / page).read_text(), re.S | re.M)
     (code,) = (block for block in blocks if f"model = {algorithm}(" in block)
     return code
 
 
 def executed(code: str) -> Any:
-    """The model that is left when the code has run."""
+    """Run the code and return its model."""
     torch.set_num_threads(1)
     found: dict[str, Any] = {}
     exec(code, found)
@@ -40,7 +40,7 @@ def executed(code: str) -> Any:
 
 
 def load_benchmark(name: str) -> Any:
-    """A program of the folder benchmarks as a module."""
+    """Load a program of the folder benchmarks as a module."""
     spec = importlib.util.spec_from_file_location(name, ROOT / "benchmarks" / f"{name}.py")
     assert spec is not None
     assert spec.loader is not None
@@ -49,11 +49,11 @@ def load_benchmark(name: str) -> Any:
     return program
 
 
-def test_the_small_example_learns() -> None:
+def test_small_example_learns() -> None:
     assert success(executed(example("docs/sb3.md", "TD3"))) >= 0.8
 
 
-def test_the_large_example_runs() -> None:
+def test_large_example_runs() -> None:
     code = example("docs/sb3.md", "TQC")
     for old, new in SMALLER.items():
         assert old in code
@@ -63,7 +63,7 @@ def test_the_large_example_runs() -> None:
     assert model._n_updates > 0
 
 
-def test_the_settings_of_the_large_example_are_those_of_the_measured_runs() -> None:
+def test_settings_of_the_large_example_equal_the_measured_runs() -> None:
     data = json.loads((ROOT / "docs" / "data" / "sb3-push-tqc.json").read_text())
     shown = executed(example("docs/sb3.md", "TQC").split("model.learn(")[0])
     ran = load_benchmark("sb3_push").learner(
@@ -80,7 +80,7 @@ def test_the_settings_of_the_large_example_are_those_of_the_measured_runs() -> N
     assert shown.policy_kwargs["n_critics"] == ran.policy_kwargs["n_critics"]
 
 
-def test_the_settings_of_the_small_example_are_those_of_the_measured_runs() -> None:
+def test_settings_of_the_small_example_equal_the_measured_runs() -> None:
     settings = load_benchmark("sb3_reach").SETTINGS
     shown = executed(example("docs/sb3.md", "TD3").split("model.learn(")[0])
     for name, value in settings.items():

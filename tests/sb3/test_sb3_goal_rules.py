@@ -1,4 +1,4 @@
-"""Goal rules in Stable-Baselines3: the chosen goals are really played, and choosing them well helps."""
+"""Goal rules in Stable-Baselines3: chosen goals are played, stored and rewarded, and help learning."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def made(algorithm: Any, seed: int = 0, env: Any = None, critics: int = 2, **giv
         replay_buffer_kwargs={"n_sampled_goal": 4, "goal_selection_strategy": "future"},
         **{
             "policy_kwargs": {"net_arch": [64, 64], "n_critics": critics},
-            "buffer_size": 10_000,  # Stable-Baselines3 allocates it at once
+            "buffer_size": 10_000,  # Stable-Baselines3 allocates the buffer at once
             "learning_starts": 120,
             "train_freq": 25,
             "gradient_steps": 2,
@@ -62,8 +62,8 @@ def chooser(rule: Any = "adagoal-proportional", **given: Any) -> ChooseGoals:
 # --- the wrapper ---
 
 
-class Deaf(gymnasium.Wrapper[Any, Any, Any, Any]):
-    """Always shows, and ends at, the place where it starts."""
+class IgnoresGoals(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """Ignores the chosen goal: shows its start as the goal and ends there."""
 
     def reset(self, **given: Any) -> Any:
         seen, info = self.env.reset(**given)
@@ -76,7 +76,7 @@ class Deaf(gymnasium.Wrapper[Any, Any, Any, Any]):
         return seen | {"desired_goal": self.home}, there - 1.0, there, truncated, info
 
 
-def test_the_chosen_goal_is_shown_and_rewarded() -> None:
+def test_chosen_goal_is_shown_and_rewarded() -> None:
     env = point_mass()
     start, _ = env.reset(seed=0)
     far, here = start["achieved_goal"] + 0.5, start["achieved_goal"]
@@ -91,8 +91,8 @@ def test_the_chosen_goal_is_shown_and_rewarded() -> None:
     np.testing.assert_array_equal(seen["desired_goal"], again["desired_goal"])
 
 
-def test_an_end_at_a_goal_that_was_not_chosen_is_passed_over() -> None:
-    env = ChosenGoal(Deaf(gymnasium.make("PointMass-v0")))
+def test_end_at_another_goal_is_ignored() -> None:
+    env = ChosenGoal(IgnoresGoals(gymnasium.make("PointMass-v0")))
     start, _ = env.reset(seed=0)
     assert env.step(np.zeros(2))[2]
     env.reset(seed=0)
@@ -118,7 +118,7 @@ class Rewards(gymnasium.Wrapper[Any, Any, Any, Any]):
 def test_rewards_of_one_at_the_goal_are_shifted() -> None:
     env = ChosenGoal(Rewards(1.0, 1.0))
     start, _ = env.reset(seed=0)
-    assert env.step(np.zeros(2))[1] == -1.0  # the environment's own goal
+    assert env.step(np.zeros(2))[1] == -1.0  # the goal of the environment
     for goal, reward in ((start["achieved_goal"] + 0.5, -1.0), (start["achieved_goal"], 0.0)):
         env.reset(seed=0)
         env.set_goal(goal)
@@ -126,13 +126,13 @@ def test_rewards_of_one_at_the_goal_are_shifted() -> None:
         assert (found, info["is_success"]) == (reward, reward + 1.0)
     model = made(TD3, env=DummyVecEnv([lambda: ChosenGoal(Rewards(1.0, 1.0))] * 2))
     model.learn(150, callback=chooser())
-    batch = model.replay_buffer.sample(500)  # with those of hindsight
+    batch = model.replay_buffer.sample(500)  # including relabelled ones
     away = torch.linalg.norm(batch.next_observations["achieved_goal"] - batch.observations["desired_goal"], dim=1)
     torch.testing.assert_close(batch.rewards[:, 0], -(away > 0.1).to(batch.rewards.dtype))
     assert (batch.rewards == 0.0).any()
 
 
-def test_what_is_no_goal_environment_or_goal_is_refused() -> None:
+def test_invalid_environments_and_goals_are_refused() -> None:
     with pytest.raises(InputError, match=r"^env: is not goal-conditioned"):
         ChosenGoal(gymnasium.make("CartPole-v1"))
     env = ChosenGoal(gymnasium.make("PointMass-v0"))
@@ -142,7 +142,7 @@ def test_what_is_no_goal_environment_or_goal_is_refused() -> None:
             env.set_goal(goal)
 
 
-def test_an_environment_can_be_told_by_a_function() -> None:
+def test_function_sets_the_goal() -> None:
     told = []
     env = ChosenGoal(gymnasium.make("PointMass-v0"), lambda env, goal: told.append(goal))
     env.reset(seed=0)
@@ -154,7 +154,7 @@ def test_an_environment_can_be_told_by_a_function() -> None:
 
 
 @pytest.mark.parametrize("vector", [DummyVecEnv, SubprocVecEnv])
-def test_the_memory_holds_the_chosen_goals(vector: Any) -> None:
+def test_replay_buffer_contains_the_chosen_goals(vector: Any) -> None:
     env = vector([point_mass] * 2)
     model, callback = made(TD3, env=env), chooser()
     model.learn(150, callback=callback)
@@ -171,9 +171,9 @@ def test_the_memory_holds_the_chosen_goals(vector: Any) -> None:
 
 
 @pytest.mark.parametrize("before", [True, False])
-def test_a_second_learn_goes_on_with_the_goals_of_the_episodes(before: bool) -> None:
+def test_second_learn_keeps_the_goals_of_running_episodes(before: bool) -> None:
     model, callback = made(TD3, env=DummyVecEnv([point_mass] * 2), train_freq=1, learning_starts=1000), chooser()
-    model.learn(60, callback=callback if before else None)  # 30 steps of each: in the middle of an episode
+    model.learn(60, callback=callback if before else None)  # 30 steps each, so episodes are unfinished
     count = len(callback.chosen_goals)
     model.learn(60, callback=callback, reset_num_timesteps=False)
     memory = model.replay_buffer
@@ -185,15 +185,15 @@ def test_a_second_learn_goes_on_with_the_goals_of_the_episodes(before: bool) -> 
     assert len(callback.chosen_goals) == count + 2
 
 
-def test_an_episode_that_has_just_begun_gets_a_goal_in_a_second_learn() -> None:
+def test_new_episode_gets_a_goal_in_a_second_learn() -> None:
     model, callback = made(TD3, env=DummyVecEnv([point_mass] * 2), train_freq=1, learning_starts=1000), chooser()
-    model.learn(50)  # an episode of each
+    model.learn(50)  # one episode each
     model.learn(50, callback=callback, reset_num_timesteps=False)
     goals = model.replay_buffer.observations["desired_goal"]
     np.testing.assert_allclose(goals[[25, 25], [0, 1]], callback.chosen_goals[:2], rtol=1e-6)
 
 
-def test_relabelled_goals_are_seen_and_rewarded_and_no_episode_is_an_end() -> None:
+def test_relabelled_goals_are_rewarded_and_timeouts_are_not_terminal() -> None:
     model = made(TD3)
     model.learn(400, callback=chooser())
     batch = model.replay_buffer.sample(500)
@@ -221,7 +221,7 @@ def test_every_rule_can_choose(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["mega", "discover"])
-def test_goals_from_experience_were_achieved_before(name: str) -> None:
+def test_goals_from_experience_are_achieved_goals(name: str) -> None:
     callback = chooser(name, radius=1e6)
     model = made(TD3)
     model.learn(200, callback=callback)
@@ -230,7 +230,7 @@ def test_goals_from_experience_were_achieved_before(name: str) -> None:
         assert np.abs(achieved - goal).max(1).min() < 1e-6
 
 
-def test_the_divergence_falls_as_what_was_achieved_comes_to_cover_what_is_wanted() -> None:
+def test_divergence_falls_as_achieved_goals_cover_the_goal_space() -> None:
     rng, memory, found = np.random.default_rng(0), RecentStates(whole=False), []
     wanted = wide(rng, 256)
     for width in (0.5, 2.0, WIDE):
@@ -240,14 +240,14 @@ def test_the_divergence_falls_as_what_was_achieved_comes_to_cover_what_is_wanted
     assert abs(found[2]) < 0.2
 
 
-def test_the_goals_of_the_user_are_not_changed() -> None:
+def test_goals_of_the_user_are_not_changed() -> None:
     fixed = wide(np.random.default_rng(0), 50)
     before = fixed.copy()
     made(TD3).learn(100, callback=ChooseGoals("mega", lambda rng, n: fixed, radius=15, candidates=50))
     np.testing.assert_array_equal(fixed, before)
 
 
-def test_critics_with_quantiles_have_d_and_e() -> None:
+def test_quantile_critics_have_d_and_e() -> None:
     contrib = pytest.importorskip("sb3_contrib")
     callback = chooser()
     model = made(contrib.TQC, critics=3, action_noise=None)
@@ -297,14 +297,14 @@ def test_a_text_gives_the_goals_of_the_environment_and_what_is_chosen_is_logged(
         ChooseGoals("unigoal", "wide", radius=3)
 
 
-def test_a_model_without_hindsight_is_warned_of() -> None:
+def test_model_without_hindsight_gives_a_warning() -> None:
     model = TD3("MultiInputPolicy", DummyVecEnv([point_mass]), learning_starts=100)
     with pytest.warns(UserWarning, match="without hindsight; to have it, give replay_buffer_class=HerReplayBuffer"):
         model.learn(50, callback=chooser())
 
 
 @pytest.mark.parametrize("algorithm", [DDPG, SAC, TD3, "TQC"])
-def test_same_seed_same_goals(algorithm: Any) -> None:
+def test_same_seed_gives_same_goals(algorithm: Any) -> None:
     found = []
     if algorithm == "TQC":
         algorithm = pytest.importorskip("sb3_contrib").TQC
@@ -315,7 +315,7 @@ def test_same_seed_same_goals(algorithm: Any) -> None:
     np.testing.assert_array_equal(*found)
 
 
-def test_what_cannot_work_is_refused_in_one_line() -> None:
+def test_bad_input_gives_one_line_error() -> None:
     with pytest.raises(InputError, match=r"^model: this rule needs E"):
         made(DDPG, critics=1).learn(100, callback=chooser())
     made(DDPG, critics=1).learn(100, callback=chooser("unigoal"))
@@ -347,7 +347,7 @@ def test_what_cannot_work_is_refused_in_one_line() -> None:
 
 
 def success(model: Any) -> float:
-    """Share of 100 test goals in [-1, 1]^2, held at the last step."""
+    """Return the share of 100 test goals in [-1, 1]^2 that are reached at the last step."""
     env, held = ChosenGoal(gymnasium.make("PointMass-v0")), 0.0
     for seed, goal in enumerate(np.random.default_rng(9).uniform(-1.0, 1.0, (100, 2))):
         seen, _ = env.reset(seed=seed)
@@ -360,7 +360,7 @@ def success(model: Any) -> float:
     return held / 100.0
 
 
-def test_it_learns_at_least_as_well_as_with_uniform_goals() -> None:
+def test_adagoal_learns_at_least_as_well_as_uniform_goals() -> None:
     found = {}
     for rule in ("unigoal", "adagoal-proportional"):
         settings = {"learning_starts": 400, "gradient_steps": 50, "batch_size": 128, "tau": 0.05}

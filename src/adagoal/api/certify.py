@@ -14,13 +14,19 @@ from typing import TYPE_CHECKING, Any
 
 import gymnasium
 
-from adagoal.certification.certificate import Certification, Claim, Question
+from adagoal.certification.certificate import Certification, Claim, ComparisonClaim, Question
 from adagoal.certification.certifier import Certifier, PlayFunction
 from adagoal.certification.criteria import make_criterion
-from adagoal.certification.episodes import EpisodePlayer, EpisodeTask, open_players
-from adagoal.certification.policies import find_policy
+from adagoal.certification.episodes import EpisodePlayer, EpisodeTask, PairPlayer, open_players
+from adagoal.certification.policies import find_policy, fingerprint_function
 from adagoal.certification.value_spaces import CellTree, ValueSampler, ValueSpace, make_value_space
-from adagoal.core.argument_checks import check_folder_path, check_integer, refuse_unknown_arguments
+from adagoal.core.argument_checks import (
+    check_arguments,
+    check_folder_path,
+    check_integer,
+    document_settings,
+    refuse_unknown_arguments,
+)
 from adagoal.core.errors import InputError
 from adagoal.core.file_io import read_json, report_read_errors, write_json
 from adagoal.core.user_code import call_observer
@@ -29,7 +35,6 @@ from adagoal.deep.goal_envs import EnvSource, find_goal_setter, make_goal_env, r
 from adagoal.deep.policy import GoalPolicy
 from adagoal.envs.registry import make_gym_env
 from adagoal.runs.job import stop_on_signals
-from adagoal.settings.fields import check_arguments, document_settings
 from adagoal.settings.training import ClaimSettings, TrainingOptions
 
 if TYPE_CHECKING:
@@ -59,6 +64,7 @@ def certify(
     policy: Any,
     env: Any = None,
     *,
+    versus: Any = None,
     goals: Any = None,
     starts: Any = None,
     set_start: Callable[[Any, Any], Any] | None = None,
@@ -86,6 +92,8 @@ def certify(
         ``module:function`` or ``FILE.py:NAME``; the folder of a run of ``adagoal.train``, or its result.
     env: a Gymnasium id, an environment, or a function that makes one. The folder of a run knows its environment; if it
         names code that is not installed, give the environment, or ``trust``.
+    versus: another policy: certify in which cells ``policy`` is better, worse, or equal up to ``slack``. Both play the
+        same values with the same seeds.
     goals, starts: what is varied: a box ``{"x": (-2, 2)}`` or ``(low, high)``, a list of values, or a function
         ``f(rng)`` that draws one. By default the goals of the environment.
     set_start: ``set_start(env, value)`` puts the environment there after a reset and returns the observation.
@@ -104,22 +112,22 @@ def certify(
     >>> found.status, len(found.cells), found.cell({"x": 0, "theta": 0}).verdict
     (<Status.CERTIFIED: 'certified'>, 8, <Verdict.CERTIFIED: 'certified'>)
     """
-    claim = Claim(radius, success, delta, slack, halvings, rollouts)
+    claim = (Claim if versus is None else ComparisonClaim)(radius, success, delta, slack, halvings, rollouts)
     check_integer("seed", seed, 0, 2**31 - 1)
     check_arguments(TrainingOptions, workers=workers)
     folder = None if out is None else check_folder_path("out", out)
     workers = workers or os.cpu_count() or 1
     varied = {"goals": goals, "starts": starts}
     if isinstance(policy, GoalPolicy) or _is_training(policy):
-        given = varied | {"set_start": set_start, "criterion": criterion}
-        wrong = next((name for name in ("starts", "set_start", "criterion") if given[name] is not None), None)
+        refused = {"starts": starts, "set_start": set_start, "criterion": criterion, "versus": versus}
+        wrong = next((name for name, given in refused.items() if given is not None), None)
         if wrong:
             raise InputError("is for functions and Stable-Baselines3 models; a trained policy has goals only", wrong)
         problem = _trained_problem(policy, run, env, trust, claim, goals, test_goals, seed, workers)
     else:
         if goals is not None and starts is not None:
             raise InputError("give goals or starts, not both", "starts")
-        problem = _policy_problem(policy, env, claim, varied, set_start, criterion, seed, workers)
+        problem = _policy_problem(policy, versus, env, claim, varied, set_start, criterion, seed, workers)
     return _run_certification(problem, seed, folder, observe)
 
 
@@ -173,6 +181,7 @@ def _resume_saved(certifier: Certifier, folder: Path, problem: _Problem) -> None
 
 def _policy_problem(
     policy: Any,
+    versus: Any,
     env: Any,
     claim: Claim,
     varied: Mapping[str, Any],
@@ -193,16 +202,23 @@ def _policy_problem(
     judge = make_criterion(criterion, subject)
     task = EpisodeTask(env_name, make_env, source.make, subject, space, judge, seed, set_start, find_goal_setter)
     task = dataclasses.replace(task, radius=task.find_radius(claim.radius))
-    claim = Claim(**(vars(claim) | {"radius": task.radius}))
-    play = functools.partial(open_players, functools.partial(EpisodePlayer, task), workers, in_process=True)
-    about: dict[str, Any] = {
-        "env": env_name,
-        "policy": source.fingerprint,
-        "policy_name": source.text,
-        argument: space.text,
-    }
-    about |= {"criterion": judge.text, "seed": seed}
+    claim = dataclasses.replace(claim, radius=task.radius)
+    about: dict[str, Any] = {"env": env_name, "policy": source.fingerprint, "policy_name": source.text}
+    make: Callable[[], Any] = functools.partial(EpisodePlayer, task)
+    if versus is not None:
+        try:
+            other = find_policy(versus)
+        except InputError as error:
+            raise InputError(error.reason, "versus") from error
+        make = functools.partial(PairPlayer, task, dataclasses.replace(task, make_policy=other.make))
+        about |= {"versus": other.fingerprint, "versus_name": other.text}
+    play = functools.partial(open_players, make, workers, in_process=True)
+    about |= {argument: space.text, "criterion": judge.text, "seed": seed}
     about |= {} if set_start is None else {"set_start": getattr(set_start, "__qualname__", "function")}
+    # The names above do not change with the code, and rollouts of other code must not be counted.
+    functions = {"env": env, argument: given, "criterion": criterion, "set_start": set_start}
+    code = {name: fingerprint_function(each, name) for name, each in functions.items() if callable(each)}
+    about |= {"code": code} if code else {}
     question = Question(subject, judge.event, space.names)
     return _Problem(claim, question, space.sample, space.make_tree(claim.halvings), play, about)
 

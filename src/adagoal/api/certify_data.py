@@ -19,7 +19,7 @@ from threadpoolctl import threadpool_limits
 
 from adagoal import goal_rules, methods
 from adagoal.certified.reset import ExactResetEstimates
-from adagoal.core.argument_checks import check_folder_path
+from adagoal.core.argument_checks import check_arguments, check_folder_path
 from adagoal.core.environment import RolloutOutcome
 from adagoal.core.errors import OBJECT_ENV_PREFIX, InputError, Status, to_single_line
 from adagoal.core.exploration_run import ExplorationRun, PlanningEstimates, SupportsFinalize, record_rollout
@@ -32,7 +32,6 @@ from adagoal.envs.simulator import ModelSimulator
 from adagoal.runs.exploration_session import ExplorationSession
 from adagoal.runs.result import Result
 from adagoal.settings.exploration import ExplorationSettings
-from adagoal.settings.fields import check_arguments
 from adagoal.settings.goal_spec import GoalsArgument, parse_goals
 
 DATA_WARNING = "recorded transitions, and the certificates assume that none was left out because of its outcome"

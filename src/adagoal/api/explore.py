@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 from adagoal import goal_rules, parallel
 from adagoal.api.certify_data import DATA_WARNING, begin_with_data
 from adagoal.core import transition_data
-from adagoal.core.argument_checks import check_folder_path, refuse_unknown_arguments
+from adagoal.core.argument_checks import check_arguments, check_folder_path, document_settings, refuse_unknown_arguments
 from adagoal.core.environment import TabularEnv
 from adagoal.core.errors import OBJECT_ENV_PREFIX, InputError, RunWarning
 from adagoal.core.exploration_run import RunObserver
@@ -57,7 +57,6 @@ from adagoal.runs.run_folder import (
     require_run_folder,
 )
 from adagoal.settings.exploration import ExecutionOptions, ExplorationSettings
-from adagoal.settings.fields import check_arguments, document_settings
 from adagoal.settings.goal_spec import GoalsArgument as Goals
 from adagoal.settings.goal_spec import avoided_states, parse_avoid, parse_goals, resolve_goals_on_resume
 
@@ -112,7 +111,8 @@ def explore(
     ----------
     goals: what counts as a goal (docs/goals.md); every state by default. A list of states or labels; a function of the
         observation, whose equal values are one goal and None is no goal; {"name": predicate, ...}; "keys:0,1" for
-        entries of the observation; or "FILE.py:NAME". A goal is reached when any of its states is reached.
+        entries of the observation; or "FILE.py:NAME". For PRISM and JANI programs a label may be an expression over
+        variables, and the only label a file of properties. A goal is reached when any of its states is reached.
     avoid: with ``within``: states, or labels of states or of sets of states, that must not be entered on the way.
     start, terminal: for a matrix P[s, a, s'] or a list of sparse matrices as ``env``: the start state (0 by default),
         and the states in which the reset is the only action. For a Gymnasium environment, start="random" declares that
@@ -142,6 +142,10 @@ def explore(
         world,
         name,
     ):
+        goal_sets, model_source = goal_spec.description, (world, env_argument, env_args or {})
+        if goal_sets is not None and "labels" in goal_sets:
+            goal_sets = {"labels": model_sources.add_described_sets(*model_source, goal_sets["labels"], "goals")}
+        model_sources.add_described_sets(*model_source, avoided or (), "avoid")
         setting = ExplorationSettings(
             env=name,
             env_args=env_args or {},
@@ -157,7 +161,7 @@ def explore(
             seed=seed,
             budget=budget,
             goal_space=goal_spec.states,
-            goal_sets=goal_spec.description,
+            goal_sets=goal_sets,
             start_seed=start_seed,
             max_states=max_states,
             workers=world.n_workers if isinstance(world, ParallelEnv) else 1,

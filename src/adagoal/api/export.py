@@ -76,7 +76,6 @@ class ExportedChoice(NamedTuple):
     """One choice of a state: an action with its successors and their probability intervals."""
 
     name: str
-    cost: float
     successors: Longs
     low: Floats
     high: Floats
@@ -210,9 +209,8 @@ def _certified_model(run: ExportedRun, comment: str, low: Floats, high: Floats) 
     elsewhere = run.n_states + len(unseen)
     rows = [_choices_of_state(run, s, low, high, (elsewhere,)) for s in range(run.n_states)]
     rows += [[_deterministic_choice("untried", elsewhere), _reset_choice(run, (elsewhere,))] for _ in unseen]
-    # "Elsewhere" is no step of its own: the step there was counted by the choice that led to it. So this costs nothing.
     anywhere = np.arange(elsewhere)
-    rows.append([ExportedChoice("anything", 0.0, anywhere, np.zeros(elsewhere), np.ones(elsewhere))])
+    rows.append([ExportedChoice("anything", anywhere, np.zeros(elsewhere), np.ones(elsewhere))])
     return _join_choices(run, comment, rows, ["unseen", "elsewhere"][-1 - len(unseen) :])
 
 
@@ -243,7 +241,7 @@ def _choices_of_state(
         successors, ends = model.successor[x, used].astype(np.int64), (low[x, used], high[x, used])
         if not elsewhere:
             if model.support[x]:
-                choices.append(ExportedChoice(name, 1.0, successors, *ends))
+                choices.append(ExportedChoice(name, successors, *ends))
         elif not model.support[x] and len(elsewhere) == 1:
             choices.append(_deterministic_choice(name, elsewhere[0]))
         else:
@@ -252,7 +250,7 @@ def _choices_of_state(
             # p = p(. | O) * P(O) and P(O) is in [1 - q, 1]: the lower end shrinks, the upper end stays.
             bounds = np.append((1 - q) * ends[0], [0.0] * len(unseen)), np.append(ends[1], [q] * len(unseen))
             successors = np.append(successors, unseen).astype(np.int64)
-            choices.append(ExportedChoice(name, 1.0, successors, *bounds))
+            choices.append(ExportedChoice(name, successors, *bounds))
     if run.has_reset:
         return [*choices, _reset_choice(run, elsewhere)]
     return choices or [_deterministic_choice("stay", state)]
@@ -263,11 +261,11 @@ def _reset_choice(run: ExportedRun, elsewhere: tuple[int, ...]) -> ExportedChoic
     if not elsewhere or run.reset_q == 0.0:
         return _deterministic_choice("reset", run.counts.start)
     successors = np.array([run.counts.start, *elsewhere])
-    return ExportedChoice("reset", 1.0, successors, np.array([1 - run.reset_q, 0.0]), np.array([1.0, run.reset_q]))
+    return ExportedChoice("reset", successors, np.array([1 - run.reset_q, 0.0]), np.array([1.0, run.reset_q]))
 
 
 def _deterministic_choice(name: str, successor: int) -> ExportedChoice:
-    return ExportedChoice(name, 1.0, np.array([successor]), np.ones(1), np.ones(1))
+    return ExportedChoice(name, np.array([successor]), np.ones(1), np.ones(1))
 
 
 def _join_choices(run: ExportedRun, comment: str, rows: list[list[ExportedChoice]], extra: list[str]) -> ExplicitModel:
@@ -278,9 +276,10 @@ def _join_choices(run: ExportedRun, comment: str, rows: list[list[ExportedChoice
         comment=comment,
         start=run.counts.start,
         state_names=(*names, *extra),
+        # "Elsewhere" is no step of its own: the step there was counted in the state before.
+        state_costs=np.array([*[1.0] * run.n_states, *(name != "elsewhere" for name in extra)]),
         first_choice=np.cumsum([0, *map(len, rows)]),
         choice_actions=tuple(choice.name for choice in choices),
-        choice_costs=np.array([choice.cost for choice in choices]),
         indptr=np.cumsum([0, *(len(choice.successors) for choice in choices)]),
         successors=np.concatenate([choice.successors for choice in choices]),
         low=np.concatenate([choice.low for choice in choices]),

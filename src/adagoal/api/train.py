@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from adagoal import goal_rules
-from adagoal.core.argument_checks import check_folder_path, unknown_argument
+from adagoal.core.argument_checks import check_arguments, check_folder_path, declared_settings, unknown_argument
 from adagoal.core.errors import InputError
 from adagoal.deep import require_deep_extra
 from adagoal.deep.config import (
@@ -23,7 +23,6 @@ from adagoal.deep.config import (
     describe_auto_recipe,
     resolve_recipe,
 )
-from adagoal.settings.fields import check_arguments, declared_settings
 from adagoal.settings.training import TrainingOptions
 
 if TYPE_CHECKING:

@@ -2,23 +2,48 @@
 
 from __future__ import annotations
 
+import bisect
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from adagoal.core.confidence_bounds import rejects_at_most
+from adagoal.core.confidence_bounds import find_boundary, lower_confidence_bound, rejects_at_most, rejects_mean
 from adagoal.core.errors import InputError, Status
 from adagoal.core.types import Floats, Longs
 from adagoal.settings.training import ClaimSettings
 
 
+class Verdict(StrEnum):
+    """Verdict on a cell; the last three are those of a comparison."""
+
+    CERTIFIED = "certified"
+    REFUTED = "refuted"
+    OPEN = "open"
+    BETTER = "better"
+    EQUAL = "equal"
+    WORSE = "worse"
+
+
 class Claim(ClaimSettings):
-    """What a certification claims: q is ``success`` and s is ``slack`` in the text above."""
+    """What a certification claims: q is ``success`` and s is ``slack`` in :mod:`adagoal.certification.certifier`."""
+
+    verdicts: tuple[Verdict, ...] = (Verdict.CERTIFIED, Verdict.REFUTED, Verdict.OPEN)
+    measure, least = "probability of success", 0.0  # what the bounds are about, and its least possible value
+
+    @property
+    def marks(self) -> Sequence[float]:
+        """Values of the measure that the verdicts depend on."""
+        return self.success, self.success - self.slack
+
+    def rate(self, cell: CellVerdict) -> float:
+        """The measure in the rollouts of a cell."""
+        return cell.successes / max(cell.rollouts, 1)
 
     @property
     def first_level(self) -> int:
@@ -31,19 +56,94 @@ class Claim(ClaimSettings):
         return float(self.delta / (self.halvings - self.first_level + 1) / 2**level)
 
     def rollouts_before_split(self, level: int) -> int:
-        """Rollouts after which an undecided cell on this level is halved."""
-        without_failure = 1
-        while not rejects_at_most(without_failure, without_failure, self.success - self.slack, self.cell_alpha(level)):
-            without_failure += 1
-        return 2 * without_failure
+        """Rollouts after which an undecided cell on this level is halved: twice those that decide the easiest cell."""
+        alpha = self.cell_alpha(level)
+        # Bounded, because no number of rollouts certifies success 1 with slack 0.
+        counts = range(1, 2**21)
+        is_decided = lambda n: self.judge(*self._easiest_counts(n), alpha) is not Verdict.OPEN  # noqa: E731
+        return 2 * (bisect.bisect_left(counts, True, key=is_decided) + 1)
+
+    def _easiest_counts(self, n: int) -> tuple[int, int, int]:
+        """Successes, failures and rollouts of a cell without a failure."""
+        return n, 0, n
+
+    def judge(self, successes: int, failures: int, rollouts: int, alpha: float) -> Verdict:
+        """Return the verdict on a cell."""
+        # A p(C) between q - s and q may be both certified and refuted; both are true then, and the first one counts.
+        if rejects_at_most(successes, rollouts, self.success - self.slack, alpha):
+            return Verdict.CERTIFIED
+        # one failure refutes p(C) = 1, without a bet
+        is_refuted = (
+            failures > 0 if self.success == 1.0 else rejects_at_most(failures, rollouts, 1.0 - self.success, alpha)
+        )
+        return Verdict.REFUTED if is_refuted else Verdict.OPEN
+
+    def bounds(self, successes: int, failures: int, rollouts: int, alpha: float) -> tuple[float, float]:
+        """Return a lower and an upper bound on p(C), each wrong with probability at most ``alpha``."""
+        low, high = (lower_confidence_bound(count, rollouts, alpha) for count in (successes, failures))
+        return low, 1.0 - high
+
+    def statement(self, subject: str, event: str, policies: Sequence[str]) -> str:
+        """The guarantee in words."""
+        return (
+            f"With probability {1.0 - self.delta:g} all of this holds: a {subject} drawn from a certified cell {event} "
+            f"with probability {self.success - self.slack:g} or more, and one drawn from a refuted cell with less than "
+            f"{self.success:g}."
+        )
 
 
-class Verdict(StrEnum):
-    """Verdict on a cell."""
+class ComparisonClaim(Claim):
+    """What a comparison of two policies A and B claims about d(C), the probability of success of A less that of B.
 
-    CERTIFIED = "certified"
-    REFUTED = "refuted"
-    OPEN = "open"
+    Both play the same values with the same seeds. A rollout is a success if only A succeeds, and a failure if only B
+    does. Then Y = 1, 0 and, in a draw, 1/2 has the mean (1 + d(C))/2. Betting on Y gives a lower and an upper bound on
+    d(C) with half of alpha(C) each, and every verdict follows from these two bounds.
+    """
+
+    verdicts = (Verdict.BETTER, Verdict.EQUAL, Verdict.WORSE, Verdict.OPEN)
+    measure, least = "difference of the probabilities of success", -1.0
+
+    @property
+    def marks(self) -> Sequence[float]:
+        return self.slack, 0.0, -self.slack
+
+    def rate(self, cell: CellVerdict) -> float:
+        return (cell.successes - cell.failures) / max(cell.rollouts, 1)
+
+    def _easiest_counts(self, n: int) -> tuple[int, int, int]:
+        # a cell of draws; without slack a cell of successes, as draws decide nothing
+        return (0, 0, n) if self.slack > 0.0 else (n, 0, n)
+
+    def judge(self, successes: int, failures: int, rollouts: int, alpha: float) -> Verdict:
+        alpha, draws = alpha / 2.0, rollouts - successes - failures
+        if _rejects_difference(successes, draws, failures, 0.0, alpha):
+            return Verdict.BETTER
+        if _rejects_difference(failures, draws, successes, 0.0, alpha):
+            return Verdict.WORSE
+        ends = ((successes, failures), (failures, successes))
+        is_equal = self.slack > 0.0 and all(_rejects_difference(a, draws, b, -self.slack, alpha) for a, b in ends)
+        return Verdict.EQUAL if is_equal else Verdict.OPEN
+
+    def bounds(self, successes: int, failures: int, rollouts: int, alpha: float) -> tuple[float, float]:
+        def least_difference(wins: int, losses: int) -> float:
+            # find_boundary searches in (0, 2], so the difference is shifted by 1
+            is_rejected = partial(_rejects_difference, wins, rollouts - wins - losses, losses, alpha=alpha / 2.0)
+            return find_boundary(lambda d: is_rejected(d - 1.0), 2.0) - 1.0
+
+        return least_difference(successes, failures), -least_difference(failures, successes)
+
+    def statement(self, subject: str, event: str, policies: Sequence[str]) -> str:
+        A, B = policies
+        return (
+            f"With probability {1.0 - self.delta:g} all of this holds: a {subject} drawn from a better cell {event} "
+            f"with a larger probability under {A} than under {B}, one drawn from a worse cell with a smaller one, and "
+            f"in an equal cell the two probabilities differ by at most {self.slack:g}."
+        )
+
+
+def _rejects_difference(wins: int, draws: int, losses: int, d: float, alpha: float) -> bool:
+    """Return whether a difference of probabilities <= ``d`` is refuted."""
+    return rejects_mean(np.array([1.0, 0.5, 0.0]), np.array([wins, draws, losses]), (1.0 + d) / 2.0, alpha)
 
 
 @dataclass(frozen=True)
@@ -55,9 +155,12 @@ class CellVerdict:
     high: Floats
     share: float  # share of the values that lie in it, estimated from a sample
     rollouts: int
-    successes: int
-    at_least: float  # lower bound on p(C); those of all cells hold at once with probability 1 - delta
-    at_most: float  # upper bound on p(C), likewise
+    successes: int  # in a comparison: rollouts in which only the first policy succeeded
+    failures: int  # in a comparison: rollouts in which only the second policy succeeded
+    # Bounds on p(C), or on d(C) in a comparison. With probability 1 - delta all lower bounds hold at once; so do all
+    # upper bounds. Those of a comparison hold together.
+    at_least: float
+    at_most: float
 
     def to_dict(self) -> dict[str, Any]:
         """The JSON form."""
@@ -127,12 +230,9 @@ class Certification:
     @property
     def statement(self) -> str:
         """The guarantee in words."""
-        claim, question = self.claim, self.question
-        event = question.event.format(steps=claim.radius)
-        return (
-            f"With probability {1.0 - claim.delta:g} all of this holds: a {question.subject} drawn from a certified "
-            f"cell {event} with probability {claim.success - claim.slack:g} or more, and one drawn from a refuted cell "
-            f"with less than {claim.success:g}."
+        policies = [self.about.get(key, "policy") for key in ("policy_name", "versus_name")]
+        return self.claim.statement(
+            self.question.subject, self.question.event.format(steps=self.claim.radius), policies
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -141,7 +241,7 @@ class Certification:
             "status": self.status,
             "claim": vars(self.claim),
             "rollouts": self.rollouts,
-            "shares": {str(verdict): self.share(verdict) for verdict in Verdict},
+            "shares": {str(verdict): self.share(verdict) for verdict in self.claim.verdicts},
             "about": dict(self.about),
             "statement": self.statement,
             "subject": self.question.subject,

@@ -6,6 +6,9 @@ and slack s,
 
     C is certified:  p(C) >= q - s          C is refuted:  p(C) < q.
 
+A comparison of two policies has other verdicts (:class:`~adagoal.certification.certificate.ComparisonClaim`), and
+everything else in common.
+
 Both hold for all cells at once with probability 1 - delta, at any time and for any adaptive choice of cells:
 
 * The cells are those of a tree that is fixed before the first rollout (:class:`CellTree`). The M levels on which cells
@@ -30,14 +33,14 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from adagoal.certification.certificate import CellVerdict, Certification, Claim, Verdict
 from adagoal.certification.value_spaces import CellTree, ValueSampler
-from adagoal.core.confidence_bounds import lower_confidence_bound, rejects_at_most
 from adagoal.core.errors import Status
 from adagoal.core.file_formats import COUNT_SCHEMA, check_json_value, object_schema
 from adagoal.core.random_streams import StreamPurpose, random_stream
-from adagoal.core.types import Bools, Floats
+from adagoal.core.types import Floats
 
 # Rollouts that a worker plays together. A cell gets whole blocks and a block seeds its own starts, so the certificate
 # does not depend on the number of workers.
@@ -46,8 +49,10 @@ ROLLOUTS_PER_BLOCK = 16
 MIN_BLOCKS_PER_ROUND = 8
 # Values that decide where cells are halved: 512 in each of 64 cells.
 SPLIT_SAMPLE_SIZE = 2**15
-PlayFunction = Callable[[Floats, int], Bools]
-"""``play(values [n, V], round) -> [n]``: play an episode for each value; was it a success?"""
+Outcomes = NDArray[Any]
+"""Successes ``[n]``. In a comparison 1: only the first policy succeeds, -1: only the second, 0: a draw."""
+PlayFunction = Callable[[Floats, int], Outcomes]
+"""``play(values [n, V], round) -> [n]``: play an episode for each value."""
 
 _INTEGERS = {"type": "array", "items": COUNT_SCHEMA, "maxItems": 2**14}
 PROGRESS_SCHEMA = object_schema(
@@ -58,6 +63,7 @@ PROGRESS_SCHEMA = object_schema(
     decided=_INTEGERS,
     rollouts=_INTEGERS,
     successes=_INTEGERS,
+    failures=_INTEGERS,
 )
 
 
@@ -105,7 +111,7 @@ class Certifier:
     def result(self, status: Status = Status.INTERRUPTED) -> Certification:
         """Return the certificate so far."""
         leaves = [self._counts.summarise_cell(leaf) for leaf in sorted(self._decided + self.open_cells)]
-        if status is Status.CERTIFIED and any(leaf.verdict is Verdict.REFUTED for leaf in leaves):
+        if status is Status.CERTIFIED and any(leaf.verdict in (Verdict.REFUTED, Verdict.WORSE) for leaf in leaves):
             status = Status.DECIDED
         progress = None if status.finished else self._snapshot()
         return Certification(status, self.claim, leaves, self.played, progress=progress)
@@ -120,23 +126,25 @@ class Certifier:
             "decided": self._decided,
             "rollouts": counts.rollouts.tolist(),
             "successes": counts.successes.tolist(),
+            "failures": counts.failures.tolist(),
         }
 
     def resume(self, progress: Mapping[str, Any]) -> None:
         """Continue from the ``progress`` of a certificate; raise a ``ValueError`` if it does not fit these cells."""
         check_json_value(PROGRESS_SCHEMA, progress)
-        rollouts, successes = (np.array(progress[name], np.int64) for name in ("rollouts", "successes"))
+        names = ("rollouts", "successes", "failures")
+        rollouts, successes, failures = (np.array(progress[name], np.int64) for name in names)
         leaves = [*progress["open_cells"], *progress["decided"]]
         share = [self.tree.share[cell] if cell < len(self.tree.share) else 0.0 for cell in leaves]
         if (
             progress["cells_digest"] != self.tree.digest()
-            or not rollouts.shape == successes.shape == self.tree.share.shape
-            or (successes > rollouts).any()
+            or not rollouts.shape == successes.shape == failures.shape == self.tree.share.shape
+            or (successes + failures > rollouts).any()
             # every value lies in exactly one of the cells that are decided or open
             or not (all(share) and math.isclose(math.fsum(share), 1.0))
         ):
             raise ValueError("the saved progress belongs to other cells")
-        self._counts.rollouts, self._counts.successes = rollouts, successes
+        self._counts.rollouts, self._counts.successes, self._counts.failures = rollouts, successes, failures
         self.open_cells, self._decided = list(progress["open_cells"]), list(progress["decided"])
         self._round, self.played = progress["round"], progress["played"]
 
@@ -146,33 +154,32 @@ class _RolloutCounts:
 
     def __init__(self, claim: Claim, tree: CellTree) -> None:
         self.claim, self.tree = claim, tree
-        self.rollouts, self.successes = (np.zeros(len(tree.share), np.int64) for _ in range(2))
+        self.rollouts, self.successes, self.failures = (np.zeros(len(tree.share), np.int64) for _ in range(3))
         self._rollouts_before_split = [claim.rollouts_before_split(level) for level in range(claim.halvings + 1)]
 
-    def add_rollouts(self, drawn_from: Any, values: Floats, is_success: Bools) -> None:
+    def add_rollouts(self, drawn_from: Any, values: Floats, outcomes: Outcomes) -> None:
         """Count rollouts for the cells ``[n]`` that they were drawn from, and for those below them."""
         # Not for the cells above: there the values would be drawn more often from some halves than from others.
         levels = np.array([self.tree.level_of_cell(cell) for cell in drawn_from])
+        is_failure = ~outcomes if outcomes.dtype == bool else outcomes < 0
         previous = np.zeros(len(values), np.int64)
         for level in range(self.claim.halvings + 1):
             cells = self.tree.find_cells(values, level)
             # find_cells repeats a cell that cannot be halved, which must count once
             new = (levels <= level) & (cells != previous)
             np.add.at(self.rollouts, cells[new], 1)
-            np.add.at(self.successes, cells[new & is_success], 1)
+            np.add.at(self.successes, cells[new & (outcomes > 0)], 1)
+            np.add.at(self.failures, cells[new & is_failure], 1)
             previous = cells
+
+    def evidence(self, cell: int) -> tuple[int, int, int, float]:
+        """Return the successes, failures and rollouts of a cell, and its share of delta."""
+        alpha = self.claim.cell_alpha(self.tree.level_of_cell(cell))
+        return int(self.successes[cell]), int(self.failures[cell]), int(self.rollouts[cell]), alpha
 
     def cell_verdict(self, cell: int) -> Verdict:
         """Verdict of the rollouts."""
-        # A p(C) between q - s and q may be both certified and refuted; both are true then, and the first one counts.
-        claim, alpha = self.claim, self.claim.cell_alpha(self.tree.level_of_cell(cell))
-        n, successes = int(self.rollouts[cell]), int(self.successes[cell])
-        if rejects_at_most(successes, n, claim.success - claim.slack, alpha):
-            return Verdict.CERTIFIED
-        # one failure refutes p(C) = 1, without a bet
-        if claim.success == 1.0:
-            return Verdict.REFUTED if successes < n else Verdict.OPEN
-        return Verdict.REFUTED if rejects_at_most(n - successes, n, 1.0 - claim.success, alpha) else Verdict.OPEN
+        return self.claim.judge(*self.evidence(cell))
 
     def decide_cells(self, open_cells: Sequence[int]) -> tuple[list[int], list[int]]:
         """Return the cells that are decided now, and those that stay open; halve the cells that are due."""
@@ -183,8 +190,9 @@ class _RolloutCounts:
         while left:
             cell = left.pop()
             verdict = self.cell_verdict(cell)
+            is_decided = verdict not in (Verdict.OPEN, Verdict.REFUTED)
             is_split_due = self.rollouts[cell] >= self._rollouts_before_split[self.tree.level_of_cell(cell)]
-            if verdict is Verdict.CERTIFIED:
+            if is_decided:
                 decided.append(cell)
             elif self.tree.can_be_split(cell) and (verdict is Verdict.REFUTED or is_split_due):
                 left += [2 * cell, 2 * cell + 1]
@@ -201,8 +209,6 @@ class _RolloutCounts:
         )
 
     def summarise_cell(self, cell: int) -> CellVerdict:
-        tree, alpha = self.tree, self.claim.cell_alpha(self.tree.level_of_cell(cell))
-        n, successes = int(self.rollouts[cell]), int(self.successes[cell])
-        bounds = lower_confidence_bound(successes, n, alpha), 1.0 - lower_confidence_bound(n - successes, n, alpha)
-        box = tree.low[cell], tree.high[cell], float(tree.share[cell])
-        return CellVerdict(self.cell_verdict(cell), *box, n, successes, *bounds)
+        tree, evidence = self.tree, self.evidence(cell)
+        box, (successes, failures, rollouts, _) = (tree.low[cell], tree.high[cell], float(tree.share[cell])), evidence
+        return CellVerdict(self.cell_verdict(cell), *box, rollouts, successes, failures, *self.claim.bounds(*evidence))

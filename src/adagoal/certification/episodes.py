@@ -4,7 +4,7 @@ The first of these puts the environment into a goal or start:
 
 - the user's function ``set_start(env, value)``, called after a reset
 - for goals: the environment's own way to set a goal
-- for the classic control environments of Gymnasium: the variables of their state, by name (:data:`STATE_VARIABLES`)
+- for starts of Gymnasium's classic control: the variables of the state, by name (:data:`STATE_VARIABLES`)
 - otherwise ``reset(options={name: number})``, if it changes the first observation.
 """
 
@@ -19,7 +19,7 @@ from typing import Any, Protocol
 import cloudpickle
 import numpy as np
 
-from adagoal.certification.certifier import MIN_BLOCKS_PER_ROUND, ROLLOUTS_PER_BLOCK, PlayFunction
+from adagoal.certification.certifier import MIN_BLOCKS_PER_ROUND, ROLLOUTS_PER_BLOCK, Outcomes, PlayFunction
 from adagoal.certification.criteria import Criterion, Episode
 from adagoal.certification.policies import BatchPolicy, check_action
 from adagoal.certification.value_spaces import ValueSpace
@@ -42,59 +42,27 @@ STATE_VARIABLES = {
 """Entries of ``env.unwrapped.state`` by the class of the environment (``gymnasium.envs.classic_control``)."""
 
 
-def reset_env(env: Any, seed: int, **options: Any) -> Any:
+def _reset(env: Any, seed: int, options: dict[str, float] | None = None) -> Any:
     """Return the first observation of an episode."""
-    return env.reset(seed=seed, **options)[0]
+    return env.reset(seed=seed, options=options)[0]
 
 
-def user_start_setter(set_start: Callable[[Any, Any], Any]) -> StartSetter:
-    """Return the setter that calls the user's function after a reset; None as its result keeps the observation."""
-
-    def set_by_function(env: Any, seed: int, value: Any) -> Any:
-        first = reset_env(env, seed)
-        observation = set_start(env, value)
-        return first if observation is None else observation
-
-    return set_by_function
-
-
-def goal_setter(env: Any, set_goal: Callable[[Any], None]) -> StartSetter:
-    """Return the setter for goals ``[V]`` in the form of ``desired_goal``."""
-
-    def set_by_goal(env: Any, seed: int, value: Any) -> Any:
-        observation = dict(reset_env(env, seed))
-        wanted = np.asarray(observation["desired_goal"])
-        numbers = np.array(list(value.values()) if isinstance(value, dict) else value)
-        if numbers.size != wanted.size:
-            raise InputError(f"must have {wanted.size} numbers, as desired_goal, got {numbers.size}", "goals")
-        goal = numbers.astype(wanted.dtype).reshape(wanted.shape)
-        set_goal(goal)
-        # the observation of the reset still shows the goal that the environment drew
-        return observation | {"desired_goal": goal}
-
-    return set_by_goal
-
-
-def find_start_setter(env: Any, names: tuple[str, ...] | None, probes: Sequence[Any] = ()) -> StartSetter:
-    """Return the built-in setter for named starts of this environment; ``probes`` are starts to try it with."""
-    name = env.spec.id if env.spec is not None else type(env.unwrapped).__name__
-    if names is None:
-        text = f"missing; starts of {name} need names of reset options, or a function set_start(env, start)"
-        raise InputError(text, "set_start")
-    known = STATE_VARIABLES.get(type(env.unwrapped).__name__, ())
-    if known and type(env.unwrapped).__module__.startswith("gymnasium.envs.classic_control"):
-        unknown = [each for each in names if each not in known]
-        if unknown:
-            raise InputError(f"{name} has no variable {unknown[0]!r}; it has {', '.join(known)}", "starts")
-        return _set_state_variables
-    if probes:
-        _check_options_matter(env, probes, name)
-    return lambda env, seed, value: reset_env(env, seed, options=dict(value))
+def _set_goal(env: Any, seed: int, value: Any, set_goal: Callable[[Any], None]) -> Any:
+    """Set a goal ``[V]`` in the form of ``desired_goal``."""
+    observation = dict(_reset(env, seed))
+    wanted = np.asarray(observation["desired_goal"])
+    numbers = np.array(list(value.values()) if isinstance(value, dict) else value)
+    if numbers.size != wanted.size:
+        raise InputError(f"must have {wanted.size} numbers, as desired_goal, got {numbers.size}", "goals")
+    goal = numbers.astype(wanted.dtype).reshape(wanted.shape)
+    set_goal(goal)
+    # the observation of the reset still shows the goal that the environment drew
+    return observation | {"desired_goal": goal}
 
 
 def _set_state_variables(env: Any, seed: int, value: Any) -> Any:
     core = env.unwrapped
-    reset_env(env, seed)
+    _reset(env, seed)
     variables = STATE_VARIABLES[type(core).__name__]
     state = np.array(core.state)
     for name, number in value.items():
@@ -105,13 +73,16 @@ def _set_state_variables(env: Any, seed: int, value: Any) -> Any:
     return state.astype(np.float32) if observe is None else observe()
 
 
-def _check_options_matter(env: Any, probes: Sequence[dict[str, float]], env_name: str) -> None:
-    """Raise an InputError if the environment ignores the options: a certificate would then vary nothing."""
-    env.reset(seed=0)
-    seen = [_flatten(reset_env(env, 0, options=options)) for options in (None, *probes)]
-    if all(np.array_equal(each, seen[0]) for each in seen[1:]):
-        text = f"{env_name} ignores the reset options {', '.join(probes[0])}; give set_start(env, start)"
-        raise InputError(text, "starts")
+def _check_options_matter(env: Any, probes: Sequence[dict[str, float]], task: EpisodeTask) -> None:
+    """Raise an InputError if the environment ignores an option: a certificate would then vary nothing."""
+    first, last = probes
+    # twice: the first reset of an environment may differ from the later ones
+    _, before = (_flatten(_reset(env, 0, first)) for _ in range(2))
+    # an option that does not vary cannot be tried: its number may be the default
+    for name in (each for each in first if first[each] != last[each]):
+        if np.array_equal(before, _flatten(_reset(env, 0, first | {name: last[name]}))):
+            text = f"{task.env_name} ignores the reset option {name}; give set_start(env, {task.subject})"
+            raise InputError(text, f"{task.subject}s")
 
 
 def _flatten(observation: Any) -> Floats:
@@ -135,15 +106,40 @@ class EpisodeTask:
     radius: int = 1  # steps of an episode, at most
 
     def prepare_env(self, probes: Sequence[Any] = ()) -> tuple[Any, StartSetter]:
-        """Make an environment, and find out how to put it into a start; ``probes`` are starts to try."""
+        """Make an environment, and find out how to put it into a start; ``probes`` are two starts to try."""
         env = self.make_env()
         with self.convert_exceptions():
-            if self.set_start is not None:
-                return env, user_start_setter(self.set_start)
-            set_goal = self.find_goal_setter(env) if self.subject == "goal" and self.find_goal_setter else None
-            if set_goal is not None:
-                return env, goal_setter(env, set_goal)
-            return env, find_start_setter(env, self.space.names, probes)
+            return env, self._find_start_setter(env, probes)
+
+    def _find_start_setter(self, env: Any, probes: Sequence[Any]) -> StartSetter:
+        if self.set_start is not None:
+            return self._set_by_function
+        is_goal, names, argument = self.subject == "goal", self.space.names, f"{self.subject}s"
+        set_goal = self.find_goal_setter(env) if is_goal and self.find_goal_setter else None
+        if set_goal is not None:
+            return functools.partial(_set_goal, set_goal=set_goal)
+        if names is None:
+            text = (
+                f"missing; {argument} of {self.env_name} need names of reset options, or set_start(env, {self.subject})"
+            )
+            raise InputError(text, "set_start")
+        known = STATE_VARIABLES.get(type(env.unwrapped).__name__, ())
+        if known and type(env.unwrapped).__module__.startswith("gymnasium.envs.classic_control"):
+            unknown = [each for each in names if each not in known]
+            if is_goal:
+                raise InputError(f"{self.env_name} has no goals; give starts", argument)
+            if unknown:
+                raise InputError(f"{self.env_name} has no variable {unknown[0]!r}; it has {', '.join(known)}", argument)
+            return _set_state_variables
+        if probes:
+            _check_options_matter(env, probes, self)
+        return lambda env, seed, value: _reset(env, seed, dict(value))
+
+    def _set_by_function(self, env: Any, seed: int, value: Any) -> Any:
+        assert self.set_start is not None
+        first = _reset(env, seed)
+        observation = self.set_start(env, value)
+        return first if observation is None else observation
 
     def find_radius(self, given: int | None) -> int:
         """Return the steps of an episode: as given, those of ``survive:N``, or the limit of the environment."""
@@ -192,7 +188,7 @@ class EpisodePlayer:
         self._task, self._policy = task, task.make_policy()
         self._envs = [task.prepare_env() for _ in range(ROLLOUTS_PER_BLOCK)]
 
-    def play_blocks(self, blocks: Sequence[tuple[int, Floats]], round_: int) -> list[Bools]:
+    def play_blocks(self, blocks: Sequence[tuple[int, Floats]], round_: int) -> list[Outcomes]:
         """See :meth:`Player.play_blocks`."""
         return [self._play_block(values, round_, block) for block, values in blocks]
 
@@ -210,7 +206,8 @@ class EpisodePlayer:
                 env, episode = self._envs[k][0], episodes[k]
                 self._step(env, episode, action)
                 is_over = episode.terminated or episode.truncated or t + 1 == task.radius
-                success[k] = task.criterion.judge(env, episode, is_over)
+                with task.convert_exceptions():
+                    success[k] = task.criterion.judge(env, episode, is_over)
         return np.array(success, bool)
 
     def _start_episode(self, env: tuple[Any, StartSetter], rng: np.random.Generator, value: Floats) -> Episode:
@@ -228,11 +225,23 @@ class EpisodePlayer:
         episode.infos.append(info)
 
 
+class PairPlayer:
+    """Plays the episodes of two policies with the same values and seeds; 1: only the first succeeds, -1: the second."""
+
+    def __init__(self, *tasks: EpisodeTask) -> None:
+        self._players = [EpisodePlayer(task) for task in tasks]
+
+    def play_blocks(self, blocks: Sequence[tuple[int, Floats]], round_: int) -> list[Outcomes]:
+        """See :meth:`Player.play_blocks`."""
+        first, second = (player.play_blocks(blocks, round_) for player in self._players)
+        return [a.astype(np.int64) - b for a, b in zip(first, second, strict=True)]
+
+
 class Player(Protocol):
     """Plays blocks of episodes; a block seeds its own resets by (round, block)."""
 
-    def play_blocks(self, blocks: Sequence[tuple[int, Floats]], round_: int) -> list[Bools]:
-        """Play blocks (index, values ``[n, V]``); return for each which of its episodes were a success ``[n]``."""
+    def play_blocks(self, blocks: Sequence[tuple[int, Floats]], round_: int) -> list[Outcomes]:
+        """Play blocks (index, values ``[n, V]``); return the outcomes ``[n]`` of each."""
 
 
 @contextlib.contextmanager
@@ -255,7 +264,7 @@ def open_players(make: Callable[[], Player], workers: int, in_process: bool = Fa
         for _ in range(min(workers, MIN_BLOCKS_PER_ROUND))
     ]
 
-    def play(values: Floats, round_: int) -> Bools:
+    def play(values: Floats, round_: int) -> Outcomes:
         n, blocks = len(processes), list(enumerate(_blocks(values)))
         for i, process in enumerate(processes):
             process.send("play_blocks", blocks[i::n], round_)

@@ -13,6 +13,7 @@ import importlib
 import inspect
 import io
 import os
+import zipfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -49,7 +50,7 @@ def find_policy(policy: Any) -> PolicySource:
         )
         raise InputError(text, "policy")
     name = getattr(policy, "__qualname__", type(policy).__name__)
-    return PolicySource(functools.partial(_FunctionPolicy, policy), name, _hash_function(policy))
+    return PolicySource(functools.partial(_FunctionPolicy, policy), name, fingerprint_function(policy, "policy"))
 
 
 def _find_named_policy(name: str) -> PolicySource:
@@ -58,6 +59,9 @@ def _find_named_policy(name: str) -> PolicySource:
             data = Path(name).read_bytes()
         except OSError as error:
             raise InputError(f"{name} cannot be read ({error.strerror})", "policy") from None
+        # Before anything in the file is loaded, because loading runs code.
+        if not zipfile.is_zipfile(name) or not {"data", "policy.pth"} <= {*zipfile.ZipFile(name).namelist()}:
+            raise InputError(f"{name} is not a model of Stable-Baselines3 (model.save)", "policy")
         require_package("stable_baselines3", "sb3", argument="policy")
         return PolicySource(functools.partial(_Sb3Policy, data), Path(name).name, hashlib.sha256(data).hexdigest())
     if is_file_spec(name):
@@ -93,7 +97,7 @@ class _FunctionPolicy:
             raise EnvironmentFailure(f"the function raised {describe_exception(error)}", "policy") from error
 
 
-def _hash_function(function: Any) -> str:
+def fingerprint_function(function: Any, argument: str) -> str:
     """Return a hash that changes with the code of the function and the values that it holds."""
     target = function if inspect.isroutine(function) else type(function)
     try:
@@ -103,7 +107,7 @@ def _hash_function(function: Any) -> str:
     try:
         return hashlib.sha256(cloudpickle.dumps(function) + source.encode()).hexdigest()
     except Exception as error:
-        raise InputError(f"cannot be pickled ({describe_exception(error)})", "policy") from error
+        raise InputError(f"cannot be pickled ({describe_exception(error)})", argument) from error
 
 
 def is_sb3_model(policy: Any) -> bool:

@@ -152,9 +152,8 @@ def make_value_space(argument: str, given: Any) -> ValueSpace:
     if callable(given):
         return _make_sampled(argument, given)
     if isinstance(given, Sequence | np.ndarray) and not isinstance(given, str) and len(given):
-        names = tuple(map(str, given[0])) if isinstance(given[0], Mapping) else None
-        rows = [[row[name] for name in names] for row in given] if names else given
-        values = _parse_numbers(argument, rows)
+        names = _names_of(given[0])
+        values = _parse_rows(argument, given, names)
         values = values[:, None] if values.ndim == 1 else values.reshape(len(values), -1)
         digest = hashlib.sha256(values.tobytes()).hexdigest()[:16]
 
@@ -212,15 +211,24 @@ def _make_sampled(argument: str, function: Any) -> ValueSpace:
         except Exception as error:
             raise EnvironmentFailure(f"the function raised {describe_exception(error)}", argument) from error
 
-    first = call(np.random.default_rng(0))
-    names = tuple(map(str, first)) if isinstance(first, Mapping) else None
+    names = _names_of(call(np.random.default_rng(0)))
 
     def draw(rng: np.random.Generator, n: int) -> Floats:
-        rows = [call(rng) for _ in range(n)]
-        values = _parse_numbers(argument, [[row[name] for name in names] for row in rows] if names else rows)
-        return values.reshape(n, -1)
+        return _parse_rows(argument, [call(rng) for _ in range(n)], names).reshape(n, -1)
 
     return ValueSpace.from_sampler(draw, names, getattr(function, "__qualname__", "function"))
+
+
+def _names_of(value: Any) -> tuple[str, ...] | None:
+    return tuple(map(str, value)) if isinstance(value, Mapping) else None
+
+
+def _parse_rows(argument: str, rows: Any, names: tuple[str, ...] | None) -> Floats:
+    """Return values as numbers; all must have the names of the first one."""
+    wrong = next((row for row in rows if {*(_names_of(row) or ())} != {*(names or ())}), None)
+    if wrong is not None:
+        raise InputError(f"must all have the entries {names or 'of a list'}, got {str(wrong)[:60]}", argument)
+    return _parse_numbers(argument, [[row[name] for name in names] for row in rows] if names else rows)
 
 
 def _extent(values: Floats) -> Floats:

@@ -32,7 +32,7 @@ test_goals_option = click.option(
 @click.command(
     cls=options.GroupedCommand,
     groups={
-        "Problem": "env starts goals criterion set_start radius",
+        "Problem": "env versus starts goals criterion set_start radius",
         "Guarantee": "success slack delta halvings rollouts seed",
         "Trained policies": "run test_goals trust",
         "Execution": "workers out quiet as_json help",
@@ -41,6 +41,7 @@ test_goals_option = click.option(
 )
 @click.argument("policy", type=options.POLICY)
 @click.option("--env", type=options.ENV, help="Gymnasium id.  [default: the environment of the training run]")
+@click.option("--versus", metavar="POLICY", help="Compare with another policy: where is POLICY better, worse or equal?")
 @click.option("--start", "starts", metavar="BOX", help="Vary the start: x=-2:2,theta=-0.2:0.2")
 @click.option(
     "--goal",
@@ -87,9 +88,10 @@ def certify(policy: str, out: Path | None, quiet: bool, as_json: bool, **given: 
         click.echo(json.dumps(certification.to_dict(), indent=1))
     else:
         print_certificate(certification)
+        good, bad = ("certified", "refuted") if given["versus"] is None else ("better or equal", "worse")
         sentences = {
-            Status.CERTIFIED: "every cell is certified",
-            Status.DECIDED: "every cell is decided, some are refuted,",
+            Status.CERTIFIED: f"every cell is {good}",
+            Status.DECIDED: f"every cell is decided, some are {bad},",
         }
         outcome = sentences.get(certification.status, certification.status)
         file = folder / ("certificate.png" if is_folder else "report.html")
@@ -114,17 +116,14 @@ def draw_certificate(certification: Certification, folder: Path) -> None:
     """Draw the certificate into a folder, if Matplotlib (the extra ``figures``) is installed."""
     if importlib.util.find_spec("matplotlib") is None:
         return
-    from adagoal.report.figures import save_figure
-    from adagoal.report.training_figures import draw_certified_cells
+    from adagoal.report.figures import draw_certified_cells, save_figure
 
     save_figure(draw_certified_cells(certification), folder / "certificate.png")
 
 
 def print_certificate(certification: Certification) -> None:
     """Print the number of cells of each verdict, and what the certificate states."""
-    from adagoal.certification.certificate import Verdict
-
-    for verdict in Verdict:
+    for verdict in certification.claim.verdicts:
         share = f"{certification.share(verdict):6.1%} of the {certification.question.subject}s"
         click.echo(f"{verdict:9}  {certification.count(verdict):4} cells  {share}")
     echo_wrapped(certification.statement)

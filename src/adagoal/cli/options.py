@@ -23,11 +23,10 @@ from click.shell_completion import CompletionItem
 
 from adagoal.cli import completion
 from adagoal.core import compiled_code
-from adagoal.core.argument_checks import parse_key_value
+from adagoal.core.argument_checks import SettingInfo, check_value, declared_settings, parse_key_value
 from adagoal.core.errors import InputError, Status
 from adagoal.core.user_code import is_file_spec
 from adagoal.runs.run_folder import require_run_folder
-from adagoal.settings.fields import SettingInfo, check_value, declared_settings
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 _Value = TypeVar("_Value")
@@ -315,7 +314,8 @@ def split_goals(text: str) -> list[int | str] | str:
 def _parse_goal(text: str) -> int | str:
     if text.removeprefix("-").isdecimal():
         return int(text)
-    is_quoted = len(text) > 1 and text[0] in "'\"" and text[-1] == text[0]
+    # Not if the quotes are two pairs, as in an expression over labels: "a" | "b".
+    is_quoted = len(text) > 1 and text[0] in "'\"" and text.find(text[0], 1) == len(text) - 1
     return text[1:-1] if is_quoted else text
 
 
@@ -338,8 +338,9 @@ def goals_option(help: str) -> Decorator:
 
 
 goals_help = (
-    'States or labels: 3,7 or "(4, 5), (1, 2)". FILE.py:NAME: a function observation -> goal or None, or named '
-    "predicates. keys:0,1: states that agree in these entries of the observation are one goal.  [default: all states]"
+    'States or labels: 3,7 or "(4, 5), (1, 2)"; for PRISM and JANI also "x=1 & y>2" or FILE.props. '
+    "FILE.py:NAME: a function observation -> goal or None, or named predicates. keys:0,1: states that agree in these "
+    "entries of the observation are one goal.  [default: all states]"
 )
 
 avoid_option = click.option(

@@ -18,12 +18,12 @@ from adagoal.cli.certify_command import (
     test_goals_option,
 )
 from adagoal.cli.options import setting_options, skip_drawing_on_interrupt
+from adagoal.core.argument_checks import declared_settings
 from adagoal.core.errors import InputError
 from adagoal.core.file_io import write_json
 from adagoal.core.user_code import stdout_to_stderr
 from adagoal.deep.config import AUTO_RECIPE, RECIPES, Config, describe_auto_recipe, resolve_recipe
 from adagoal.settings.exploration import ExecutionOptions
-from adagoal.settings.fields import declared_settings
 from adagoal.settings.training import ClaimSettings, TrainingOptions
 
 if TYPE_CHECKING:
@@ -159,8 +159,7 @@ def evaluate(folder: Path, as_json: bool, **given: Any) -> None:
     from adagoal.deep import require_deep_extra
 
     require_deep_extra()
-    from adagoal.report.figures import save_figure
-    from adagoal.report.training_figures import draw_reached_goals
+    from adagoal.report.figures import draw_reached_goals, save_figure
     from adagoal.runs.train_result import load_training
 
     with stdout_to_stderr():

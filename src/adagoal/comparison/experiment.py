@@ -144,9 +144,7 @@ def run_experiment(
             from adagoal.report.figures import save_figure  # Matplotlib takes a second, and workers do not need it
 
             save_figure(figure, options.out / name)
-        page = curve_page(
-            f"adagoal: {experiment.name}", report.text, report.plots, {name: name for name in report.figures}
-        )
+        page = curve_page(f"adagoal: {experiment.name}", report.text, report.plots)
         write_text(options.out / f"{stem}.html", page.render())
     return report
 

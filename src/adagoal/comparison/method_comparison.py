@@ -32,7 +32,13 @@ from adagoal.comparison.experiment import (
     run_experiment,
     run_settings,
 )
-from adagoal.core.argument_checks import check_folder_path, parse_key_value, refuse_unknown_arguments
+from adagoal.core.argument_checks import (
+    check_arguments,
+    check_folder_path,
+    document_settings,
+    parse_key_value,
+    refuse_unknown_arguments,
+)
 from adagoal.core.errors import InputError
 from adagoal.core.file_io import read_json
 from adagoal.core.tabular_policy import renumber_policies
@@ -46,7 +52,6 @@ from adagoal.runs.exploration_session import ExplorationSession
 from adagoal.runs.progress_display import in_notebook
 from adagoal.runs.result import find_model_states, numbers_states_as_met
 from adagoal.settings.exploration import ComparisonOptions, ExecutionOptions, ExplorationSettings
-from adagoal.settings.fields import check_arguments, document_settings
 from adagoal.settings.goal_spec import GoalsArgument as Goals
 from adagoal.settings.goal_spec import build_goal_space, parse_goals, to_goals_argument
 

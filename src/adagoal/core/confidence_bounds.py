@@ -39,14 +39,21 @@ def log_wealth(returns: Floats, times: Longs) -> float:
     return top + math.log(float(np.exp(logs - top).mean())) if math.isfinite(top) else -math.inf
 
 
+def rejects_mean(values: Floats, times: Longs, m: float, alpha: float) -> bool:
+    """Return whether a mean <= ``m`` is refuted, falsely at any time with probability <= alpha.
+
+    ``values`` [k] >= 0 are those of X, and ``times`` [k] says how often each occurred.
+    """
+    # Skip values that did not occur: 0 * log(0) would be NaN.
+    seen = times > 0
+    if not values[seen].any():
+        return False
+    return log_wealth(values[seen] / m - 1.0, times[seen]) >= math.log(1.0 / alpha)
+
+
 def rejects_at_most(successes: int, trials: int, q: float, alpha: float) -> bool:
     """Return whether a probability of success <= ``q`` is refuted; falsely, at any time, with probability <= alpha."""
-    times = np.array([successes, trials - successes])
-    # Skip outcomes that did not occur: 0 * log(0) would be NaN.
-    seen = times > 0
-    if not seen[0]:
-        return False
-    return log_wealth(np.array([1.0 / q - 1.0, -1.0])[seen], times[seen]) >= math.log(1.0 / alpha)
+    return rejects_mean(np.array([1.0, 0.0]), np.array([successes, trials - successes]), q, alpha)
 
 
 def lower_confidence_bound(successes: int, trials: int, alpha: float) -> float:

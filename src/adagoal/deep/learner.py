@@ -16,6 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from adagoal.core.argument_checks import declared_settings, per_run_settings
 from adagoal.core.random_streams import StreamPurpose, jax_key_data, random_stream
 from adagoal.deep import algorithms, networks, replay_buffer, value_formulas
 from adagoal.deep.config import CONTACT_DISTANCE, Config
@@ -23,7 +24,6 @@ from adagoal.deep.goal_envs import EnvDimensions
 from adagoal.deep.policy import NumpyActor, NumpyCritics
 from adagoal.deep.replay_buffer import Experience, Normalisers, ReplayBuffer
 from adagoal.deep.rollouts import EpisodeBatch
-from adagoal.settings.fields import declared_settings, per_run_settings
 
 # Achieved goals from which the density at a candidate is estimated.
 N_DENSITY_POINTS = 512

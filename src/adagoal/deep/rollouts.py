@@ -72,6 +72,9 @@ class RolloutBackend(Protocol):
         """Release the environments."""
 
 
+Rounds = slice
+"""Some of the rounds of a test."""
+ALL_ROUNDS = slice(None)
 RolloutFactory = Callable[[Sequence[Config], EnvSource, EnvDimensions, int], RolloutBackend]
 """Arguments: configurations of the runs, environment, its dimensions, number of workers."""
 
@@ -82,7 +85,7 @@ class EnvBatch:
     def __init__(
         self, configs: Sequence[Config], slots: Sequence[tuple[int, int]], source: EnvSource, sizes: EnvDimensions
     ) -> None:
-        self.configs, self.slots, self.horizon = configs, slots, sizes.horizon
+        self.configs, self.slots, self.horizon, self.observation_size = configs, slots, sizes.horizon, sizes.observation
         self.envs = [GoalEnv(source, sizes) for _ in slots]
         runs = [run for run, _ in slots]
         # slots are in the order of the runs, so each run is one slice and its actor is called once per step
@@ -96,17 +99,31 @@ class EnvBatch:
         self._first_observations = [env.reset(int(rng.integers(2**31))) for env, rng in pairs]
         return np.stack([observation for observation, _ in self._first_observations]).astype(np.float32)
 
-    def play_cycle(self, cycle: int, actors: dict[int, NumpyActor], goals: Floats, test_goals: Floats) -> CycleRollouts:
-        """Play training goals ``[slots, goal]`` and test goals ``[rounds, slots, goal]`` with the actor of each run."""
+    def play_cycle(
+        self, cycle: int, actors: dict[int, NumpyActor], goals: Floats, test_goals: Floats, rounds: Rounds = ALL_ROUNDS
+    ) -> CycleRollouts:
+        """Play training goals ``[slots, goal]``, and tests as :meth:`play_tests` does."""
         episodes, _ = self._play_episodes(actors, goals, self._first_observations, self._episode_rngs)
-        distances = np.zeros((len(test_goals), len(self.slots), self.horizon))
+        return CycleRollouts(
+            episodes, *self.play_tests(cycle, actors, test_goals, rounds), next_starts=self.start_cycle(cycle + 1)
+        )
+
+    def play_tests(
+        self, cycle: int, actors: dict[int, NumpyActor], test_goals: Floats, rounds: Rounds = ALL_ROUNDS
+    ) -> tuple[Floats, Floats, Singles]:
+        """Play some rounds of the tests ``[all rounds, slots, goal]``.
+
+        Returns the fields ``distances``, ``initial_distances`` and ``test_starts`` of :class:`CycleRollouts`.
+        """
+        numbers = range(len(test_goals))[rounds]
+        distances = np.zeros((len(numbers), len(self.slots), self.horizon))
         initial_distances = np.zeros(distances.shape[:2])
-        test_starts = np.zeros((len(test_goals), *episodes.observation[:, 0].shape), np.float32)
-        for i, round_goals in enumerate(test_goals):
-            tests, distances[i] = self.play_test_round(actors, round_goals, cycle, i)
-            initial_distances[i] = np.linalg.norm(tests.achieved[:, 0] - round_goals, axis=-1)
+        test_starts = np.zeros((*distances.shape[:2], self.observation_size), np.float32)
+        for i, round_ in enumerate(numbers):
+            tests, distances[i] = self.play_test_round(actors, test_goals[round_], cycle, round_)
+            initial_distances[i] = np.linalg.norm(tests.achieved[:, 0] - test_goals[round_], axis=-1)
             test_starts[i] = tests.observation[:, 0]
-        return CycleRollouts(episodes, distances, initial_distances, test_starts, self.start_cycle(cycle + 1))
+        return distances, initial_distances, test_starts
 
     def play_test_round(
         self,
@@ -191,43 +208,69 @@ def explain_worker_exit(source: EnvSource) -> Iterator[None]:
 
 
 class RolloutWorkers:
-    """A :class:`~adagoal.deep.rollouts.RolloutBackend` of worker processes, which share all slots in order."""
+    """A :class:`~adagoal.deep.rollouts.RolloutBackend` of worker processes, which share all slots in order.
+
+    If there are at least twice as many workers as slots, the others help with the tests. The workers are then several
+    copies of the first ones, and each copy plays some rounds of the tests of its slots. Who plays a round changes no
+    number.
+    """
 
     def __init__(self, configs: Sequence[Config], source: EnvSource, sizes: EnvDimensions, workers: int) -> None:
         self.shape, self.horizon = (len(configs), configs[0].episodes), sizes.horizon
         self._source = source
         slots = [(run, k) for run in range(self.shape[0]) for k in range(self.shape[1])]
-        bounds = np.linspace(0, len(slots), max(1, min(workers, len(slots))) + 1).astype(int)
+        parts = max(1, min(workers, len(slots)))
+        bounds = np.linspace(0, len(slots), parts + 1).astype(int)
         self._slots_of_worker = [slice(a, b) for a, b in itertools.pairwise(bounds.tolist())]
         self._runs_of_worker = [sorted({run for run, _ in slots[part]}) for part in self._slots_of_worker]
+        self._copies = max(1, workers // parts)
         self.workers = [
             make_rollout_process(functools.partial(EnvBatch, configs, slots[part], source, sizes))
-            for part in self._slots_of_worker
+            for part in self._slots_of_worker * self._copies
         ]
         # does not wait: the learner compiles while the workers import
         for worker in self.workers:
             worker.start()
 
     def reset(self, cycle: int) -> Singles:
-        for worker in self.workers:
+        players = self.workers[: len(self._slots_of_worker)]
+        for worker in players:
             worker.send("start_cycle", cycle)
-        return self._stack_by_run(self._receive_results())
+        return self._stack_by_run(self._receive_results(players))
 
     def start_cycle(self, cycle: int, actors: Sequence[NumpyActor], goals: Floats, test_goals: Floats) -> None:
         flat = goals.reshape(-1, goals.shape[-1])
         flat_tests = test_goals.reshape(test_goals.shape[0], len(flat), goals.shape[-1])
-        for worker, part, runs in zip(self.workers, self._slots_of_worker, self._runs_of_worker, strict=True):
-            worker.send("play_cycle", cycle, {run: actors[run] for run in runs}, flat[part], flat_tests[:, part])
+        parts, self._rounds = list(zip(self._slots_of_worker, self._runs_of_worker, strict=True)), len(flat_tests)
+        for worker, (part, runs) in zip(self.workers, parts, strict=False):
+            own = {run: actors[run] for run in runs}
+            worker.send("play_cycle", cycle, own, flat[part], flat_tests[:, part], self._rounds_of_copy(0))
+        # without a test they would only receive the actors
+        for copy in range(1, self._copies if self._rounds else 1):
+            for worker, (part, runs) in zip(self.workers[copy * len(parts) :], parts, strict=False):
+                own = {run: actors[run] for run in runs}
+                worker.send("play_tests", cycle, own, flat_tests[:, part], self._rounds_of_copy(copy))
+
+    def _rounds_of_copy(self, copy: int) -> Rounds:
+        # copy 0 is last, because it has played a training episode
+        return slice((copy - 1) % self._copies, None, self._copies)
 
     def collect_cycle(self) -> CycleRollouts:
-        parts: list[CycleRollouts] = self._receive_results()
+        n_parts = len(self._slots_of_worker)
+        parts: list[CycleRollouts] = self._receive_results(self.workers[:n_parts])
+        helpers = self._receive_results(self.workers[n_parts:]) if self._rounds else []
         names = vars(parts[0].episodes)
         episodes = EpisodeBatch(**{n: self._stack_by_run([getattr(p.episodes, n) for p in parts]) for n in names})
         # test arrays have the rounds in front, so their slots are axis 1
         tests = {}
-        for name in ("distances", "initial_distances", "test_starts"):
+        for i, name in enumerate(("distances", "initial_distances", "test_starts")):
             flat = np.concatenate([getattr(part, name) for part in parts], axis=1)
-            tests[name] = flat.reshape(len(flat), *self.shape, *flat.shape[2:])
+            whole = np.zeros((self._rounds, *flat.shape[1:]), flat.dtype)
+            whole[self._rounds_of_copy(0)] = flat
+            for copy in range(1, self._copies if helpers else 1):
+                own = helpers[(copy - 1) * n_parts : copy * n_parts]
+                whole[self._rounds_of_copy(copy)] = np.concatenate([arrays[i] for arrays in own], axis=1)
+            tests[name] = whole.reshape(len(whole), *self.shape, *whole.shape[2:])
         return CycleRollouts(episodes, **tests, next_starts=self._stack_by_run([part.next_starts for part in parts]))
 
     def close(self) -> None:
@@ -238,9 +281,9 @@ class RolloutWorkers:
         for worker in self.workers:
             worker.stop(grace_seconds=10.0)
 
-    def _receive_results(self) -> list[Any]:
+    def _receive_results(self, workers: Sequence[Any]) -> list[Any]:
         with explain_worker_exit(self._source):
-            return [worker.receive() for worker in self.workers]
+            return [worker.receive() for worker in workers]
 
     def _stack_by_run(self, parts: Sequence[NDArray[Any]]) -> NDArray[Any]:
         flat = np.concatenate(parts)

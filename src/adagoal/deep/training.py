@@ -23,6 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from adagoal.core import compiled_code, file_formats
+from adagoal.core.argument_checks import declared_settings, settings_json_schema
 from adagoal.core.errors import InputError, Status
 from adagoal.core.file_formats import COUNT_SCHEMA, ArraySpec, check_arrays, check_json_value, object_schema
 from adagoal.core.types import Floats, Singles
@@ -36,7 +37,6 @@ from adagoal.deep.policy import GoalPolicy, NumpyActor
 from adagoal.deep.rollouts import CycleRollouts, EpisodeBatch, RolloutBackend, RolloutFactory, RolloutWorkers
 from adagoal.deep.training_history import TrainingHistory
 from adagoal.goal_rules import GoalRule
-from adagoal.settings.fields import declared_settings, settings_json_schema
 
 TrainingObserver = Callable[[TrainingHistory], bool | None]
 """Called after every cycle; False ends the run, with everything learnt until then."""

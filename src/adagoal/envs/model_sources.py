@@ -13,7 +13,8 @@ actions its states have.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -22,6 +23,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from adagoal.core import file_formats, file_io
+from adagoal.core.environment import TabularEnv
 from adagoal.core.errors import InputError
 from adagoal.core.file_formats import ArraySpec
 from adagoal.core.types import GridLayout, Longs
@@ -167,6 +169,31 @@ def read_model_file(path: str, constants: Mapping[str, Any]) -> TabularMDP:
         return storm_formats.load_storm_model(Path(path), constants)
     _reject_arguments(constants, path)
     return load_model(Path(path))
+
+
+def add_described_sets(
+    env: TabularEnv, source: Any, constants: Mapping[str, Any], names: Sequence[int | str], argument: str
+) -> list[int | str]:
+    """Add the sets that expressions or a file of properties describe to the model of a PRISM or JANI program.
+
+    Return the names with those of the properties in place of their file; ``argument`` is where the names are from.
+    """
+    is_program = isinstance(source, str) and source.endswith(storm_formats.PROGRAM_SUFFIXES)
+    if not is_program or not isinstance(env, ModelSimulator):
+        return list(names)
+    known = {*env.mdp.sets, *env.mdp.labels}
+    texts = [name for name in names if isinstance(name, str) and name not in known]
+    files = [text for text in texts if text.endswith(storm_formats.PROPERTY_SUFFIXES)]
+    if files and len(names) > 1:
+        raise InputError(f"{files[0]} cannot be combined with other names; give it alone", argument)
+    if not texts:
+        return list(names)
+    try:
+        described = storm_formats.find_described_states(Path(source), constants, texts)
+    except InputError as error:
+        raise InputError(error.reason, error.name or argument) from None
+    env.mdp = replace(env.mdp, sets={**env.mdp.sets, **described})
+    return list(described) if files else list(names)
 
 
 def _reject_arguments(arguments: Mapping[str, Any], name: str) -> None:

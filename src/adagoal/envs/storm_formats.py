@@ -9,15 +9,17 @@ between Storm's models and ours do not change the least expected number of steps
 * Time is discrete, the state is observed, and there is one start. Other models are refused.
 
 State labels are the values of the variables, action labels the names of actions, and the labels of the model become
-named sets of states (``Model.sets``). JANI has no labels of states, but named properties: a property that asks to reach
-some states gives its name to their set.
+named sets of states (``Model.sets``). A property that asks to reach some states describes one more set. JANI has no
+labels of states, but named properties, whose sets every model has. The user can add expressions over the variables and
+files of properties. Storm parses all of them.
 """
 
 from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Callable, Iterator, Mapping
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,12 +27,14 @@ from typing import Any
 import numpy as np
 
 from adagoal.core import file_io
-from adagoal.core.errors import InputError
+from adagoal.core.errors import InputError, to_single_line
 from adagoal.core.installation import install_command
 from adagoal.core.types import Bools, Floats, Longs
 from adagoal.envs.model import TabularMDP, model_from_matrix
 
-STORM_SUFFIXES = (".prism", ".nm", ".pm", ".jani", ".drn", ".umb")  # the first three are PRISM programs
+PROGRAM_SUFFIXES = (".prism", ".nm", ".pm", ".jani")  # the first three are PRISM programs
+STORM_SUFFIXES = (*PROGRAM_SUFFIXES, ".drn", ".umb")
+PROPERTY_SUFFIXES = (".props", ".pctl")
 
 
 def load_storm_model(path: Path, constants: Mapping[str, Any]) -> TabularMDP:
@@ -38,22 +42,37 @@ def load_storm_model(path: Path, constants: Mapping[str, Any]) -> TabularMDP:
     # Reports a missing file in our words, not in Storm's.
     with file_io.open_regular_file(path):
         pass
-    try:
-        import stormpy as storm
-    except ImportError:
-        raise InputError(f"{path.name} needs stormpy: {install_command('storm')}", "env") from None
-    with _silence_storm(storm, path):
+    storm = _import_storm(path.name, "env")
+    with _silence_storm(storm, f"{path} cannot be built by Storm"):
         if path.suffix in (".drn", ".umb"):
             if constants:
                 names = ", ".join(constants)
                 raise InputError(f"{path.name} has no constants, got {names}; leave them out", "env_args")
-            return convert_storm_model(_build_explicit_model(storm, path), path.stem)
-        storm_model, label_names = _build_program(storm, path, constants)
-        return convert_storm_model(storm_model, path.stem, label_names)
+            return _convert_storm_model(_build_explicit_model(storm, path), path.stem, {})
+        storm_model, described_sets = _build_program(storm, path, constants)
+        return _convert_storm_model(storm_model, path.stem, described_sets)
 
 
-def convert_storm_model(storm_model: Any, name: str, label_names: Mapping[str, str] | None = None) -> TabularMDP:
-    """Convert a sparse model of Storm; ``label_names`` maps further names of sets to labels of the model."""
+def find_described_states(path: Path, constants: Mapping[str, Any], texts: Iterable[str]) -> dict[str, Bools]:
+    """Return the sets of states of a program, each [S], that expressions over its variables or property files describe.
+
+    The name of a set is the expression, the name of the property, or what an unnamed property asks to reach.
+    """
+    storm = _import_storm(path.name, "env")
+    with _silence_storm(storm, f"Storm cannot find these states of {path.name}", None):
+        return _build_program(storm, path, constants, texts)[1]
+
+
+def _import_storm(what: str, argument: str) -> Any:
+    try:
+        import stormpy
+    except ImportError:
+        raise InputError(f"{what} needs stormpy: {install_command('storm')}", argument) from None
+    return stormpy
+
+
+def _convert_storm_model(storm_model: Any, name: str, described_sets: Mapping[str, Any]) -> TabularMDP:
+    """Convert a sparse model of Storm; ``described_sets`` are sets of states besides those of its labels."""
     from scipy import sparse
 
     kind = storm_model.model_type.name
@@ -76,7 +95,7 @@ def convert_storm_model(storm_model: Any, name: str, label_names: Mapping[str, s
     action_mask[pair_of_row] = True
     # A state that cannot be left is terminal: the reset is its only useful action.
     can_leave[state_of_row[rows[columns != state_of_row[rows]]]] = True
-    labels = {label: label for label in sorted(storm_model.labeling.get_labels())} | dict(label_names or {})
+    labels = storm_model.labeling
     return model_from_matrix(
         kernel,
         n_states,
@@ -87,7 +106,7 @@ def convert_storm_model(storm_model: Any, name: str, label_names: Mapping[str, s
         name=name,
         labels=_state_valuations(storm_model),
         actions=_choice_names(storm_model, pair_of_row, n_actions),
-        sets={name: list(storm_model.labeling.get_states(label)) for name, label in labels.items()},
+        sets={label: list(labels.get_states(label)) for label in sorted(labels.get_labels())} | dict(described_sets),
     )
 
 
@@ -117,8 +136,10 @@ def _choice_names(storm_model: Any, pair_of_row: Longs, n_actions: int) -> list[
     return names
 
 
-def _build_program(storm: Any, path: Path, constants: Mapping[str, Any]) -> tuple[Any, dict[str, str]]:
-    """Build a PRISM or JANI program; also return the labels that the names of its properties stand for."""
+def _build_program(
+    storm: Any, path: Path, constants: Mapping[str, Any], texts: Iterable[str] = ()
+) -> tuple[Any, dict[str, Bools]]:
+    """Build a PRISM or JANI program; also return the sets that the texts or its own properties describe."""
     properties: list[Any] = []
     if path.suffix == ".jani":
         program, properties = storm.parse_jani_model(path)
@@ -136,19 +157,55 @@ def _build_program(storm: Any, path: Path, constants: Mapping[str, Any]) -> tupl
         )
     if constants:
         program, properties = storm.instantiate_constants(program, dict(constants), properties)
-    targets: dict[str, Any] = {}
-    for formula in properties:
-        # A property that asks to reach some states, P=? [F x] or R=? [F x], gives its name to these states.
-        inner = getattr(formula.get_raw_formula(), "subformula", None)
-        if inner is not None and inner.is_eventually_formula:
-            targets[formula.get_name()] = inner.subformula
+    targets = {} if texts else {one.get_name(): _find_target(one) for one in properties}
+    for text in texts:
+        targets |= _parse_targets(storm, program, path.name, text)
+    targets = {name: target for name, target in targets.items() if target is not None}
     # Each formula twice: Storm ends a model at the target of a single formula.
     options = storm.BuilderOptions(2 * list(targets.values()))
     options.set_build_all_labels()
     options.set_build_state_valuations()
     options.set_build_choice_labels()
-    labels = {name: str(target).strip('"') for name, target in targets.items()}
-    return storm.build_model(program, options=options), labels
+    model = storm.build_model(program, options=options)
+    sets = {name: np.zeros(model.nr_states, bool) for name in targets}
+    for name, members in sets.items():
+        members[list(storm.model_checking(model, targets[name]).get_truth_values_vector())] = True
+        if not members.any() and texts:
+            raise InputError(f"no state of {path.name} satisfies {name!r}")
+    return model, sets
+
+
+def _parse_targets(storm: Any, program: Any, name: str, text: str) -> dict[str, Any]:
+    """Return the formulas of the states that an expression or a file of properties describes, by name."""
+    is_file = text.endswith(PROPERTY_SUFFIXES)
+    if is_file:
+        with file_io.open_regular_file(Path(text)) as (file, _):
+            content = file.read().decode()
+    with _silence_storm(storm, f"{text!r} is no label of {name} and no expression over its variables", None):
+        properties = storm.parse_properties(content if is_file else text, program)
+    targets = [(one.get_name(), target) for one in properties if (target := _find_target(one)) is not None]
+    if not targets:
+        raise InputError(f"{text}: no property asks to reach some states, as P=? [ F x ] and R=? [ F x ] do")
+    if not is_file and len(targets) > 1:
+        raise InputError(f"{text!r} contains {len(targets)} expressions; separate goals by commas")
+    if not is_file:
+        return {text: targets[0][1]}
+    # Storm numbers properties without a name.
+    return {getattr(target, "label", str(target)) if name.isdecimal() else name: target for name, target in targets}
+
+
+def _find_target(storm_property: Any) -> Any:
+    """Return the formula of the states to reach: x of P=? [F x], P=? [y U x], R=? [F x] and x; None if it has none."""
+    formula = storm_property.get_raw_formula()
+    if formula.is_multi_objective_formula:
+        return None
+    # Only operators (P, R, T, LRA) can have a bound. Other formulas are true or false in a state.
+    if not hasattr(formula, "has_bound"):
+        return formula
+    path = formula.subformula
+    if path.is_eventually_formula:
+        return path.subformula
+    return path.right_subformula if path.is_until_formula or path.is_bounded_until_formula else None
 
 
 def _build_explicit_model(storm: Any, path: Path) -> Any:
@@ -162,7 +219,7 @@ def _build_explicit_model(storm: Any, path: Path) -> Any:
 
 
 @contextlib.contextmanager
-def _silence_storm(storm: Any, path: Path) -> Iterator[None]:
+def _silence_storm(storm: Any, problem: str, argument: str | None = "env") -> Iterator[None]:
     """Turn Storm's exceptions into errors of one line, and switch off its log."""
     set_level: Callable[[Any], None] = storm.developer.set_log_level
     level_before = storm.developer.get_log_level()
@@ -170,7 +227,7 @@ def _silence_storm(storm: Any, path: Path) -> Iterator[None]:
     try:
         yield
     except (RuntimeError, storm.exceptions.StormError) as error:
-        raise InputError(f"{path} cannot be built by Storm ({error})", "env") from None
+        raise InputError(f"{problem} ({to_single_line(error, 500)})", argument) from None
     finally:
         set_level(level_before)
 
@@ -180,15 +237,15 @@ class ExplicitModel:
     """An MDP for other tools: S states and R choices, in the order of their states.
 
     A probability is an interval [low, high]. If low = high for all transitions, the file contains plain numbers. The
-    reward model "steps" has the costs of the choices.
+    reward model "steps" has the costs of the states, which some programs read and those of choices not.
     """
 
     comment: str  # written into the file
     start: int  # labelled ``init``
     state_names: tuple[str, ...]  # [S], may be empty
+    state_costs: Floats  # [S] steps that a choice of the state takes
     first_choice: Longs  # [S + 1] the choices of state s are first_choice[s] to first_choice[s + 1]
     choice_actions: tuple[str, ...]  # [R] names of actions
-    choice_costs: Floats  # [R] in steps
     indptr: Longs  # [R + 1] the transitions of choice c are indptr[c] to indptr[c + 1]
     successors: Longs  # [nnz]
     low: Floats  # [nnz]
@@ -207,11 +264,20 @@ class ExplicitModel:
 
 
 def write_explicit_model(model: ExplicitModel, path: Path) -> None:
-    """Write a DRN or UMB file; the suffix of the path is the format."""
-    if path.suffix == ".umb":
-        _write_umb_file(model, path)
-    else:
-        file_io.write_text(path, "\n".join(_format_drn_lines(model)) + "\n")
+    """Write a DRN or UMB file; the suffix of the path is the format. Storm converts DRN to UMB."""
+    text = "\n".join(_format_drn_lines(model)) + "\n"
+    if path.suffix == ".drn":
+        file_io.write_text(path, text)
+        return
+    storm = _import_storm("umb", "format")
+    build = storm.build_model_from_drn if model.is_exact else storm.build_model_from_drn[storm.Interval]
+    options = storm.io.DirectEncodingParserOptions()
+    options.build_choice_labeling = True
+    with tempfile.TemporaryDirectory() as folder:
+        drn, umb = Path(folder, "model.drn"), Path(folder, "model.umb")
+        drn.write_text(text)
+        storm.io.export_to_umb(build(drn, options=options), umb)
+        file_io.write_atomically(path, file_io.bytes_content(umb.read_bytes()))
 
 
 def _format_drn_lines(model: ExplicitModel) -> Iterator[str]:
@@ -220,11 +286,12 @@ def _format_drn_lines(model: ExplicitModel) -> Iterator[str]:
     yield from ("@reward_models", "steps", "@nr_states", str(len(model.first_choice) - 1))
     yield from ("@nr_choices", str(len(model.choice_actions)), "@model")
     for state in range(len(model.first_choice) - 1):
-        yield " ".join([f"state {state} [0]", *map(_to_identifier, model.labels_of_state(state))])
+        labels = map(_to_identifier, model.labels_of_state(state))
+        yield " ".join([f"state {state} [{model.state_costs[state]:g}]", *labels])
         if model.state_names[state]:
             yield f"// {' '.join(model.state_names[state].split())}"
         for choice in range(model.first_choice[state], model.first_choice[state + 1]):
-            yield f"\taction {_to_identifier(model.choice_actions[choice])} [{model.choice_costs[choice]:g}]"
+            yield f"\taction {_to_identifier(model.choice_actions[choice])} [0]"
             for k in range(model.indptr[choice], model.indptr[choice + 1]):
                 low, high = float(model.low[k]), float(model.high[k])
                 yield f"\t\t{model.successors[k]} : " + (f"{low!r}" if model.is_exact else f"[{low!r}, {high!r}]")
@@ -232,38 +299,3 @@ def _format_drn_lines(model: ExplicitModel) -> Iterator[str]:
 
 def _to_identifier(name: str) -> str:
     return re.sub(r"[^A-Za-z0-9_]+", "_", name).strip("_") or "_"
-
-
-def _write_umb_file(model: ExplicitModel, path: Path) -> None:
-    try:
-        from umbi import ats as umb
-        from umbi.datatypes import Interval
-    except ImportError:
-        raise InputError(f"umb needs umbi: {install_command('storm')}", "format") from None
-    system = umb.ExplicitAts(num_players=1)
-    for _ in model.state_names:
-        system.add_state()
-    system.set_initial_states([model.start])
-    actions = sorted(set(model.choice_actions))
-    system.choice_action_to_name, system.num_choice_actions = actions, len(actions)
-    action_number = {name: number for number, name in enumerate(actions)}
-    state_of_choice = np.repeat(np.arange(len(model.first_choice) - 1), np.diff(model.first_choice))
-    for choice, name in enumerate(model.choice_actions):
-        umb_choice = system.add_state_choice(int(state_of_choice[choice]))
-        umb_choice.action = action_number[name]
-        for k in range(model.indptr[choice], model.indptr[choice + 1]):
-            low, high = float(model.low[k]), float(model.high[k])
-            umb_choice.add_branch(int(model.successors[k]), low if model.is_exact else Interval(low, high))
-    for name, members in model.label_sets.items():
-        system.add_ap_annotation(name=name).set_state_values(members.tolist())
-    system.add_reward_annotation(name="steps").set_choice_values(model.choice_costs.tolist())
-    system.model_info = umb.ModelInfo(description=model.comment)
-    with file_io.report_write_errors(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        # The file gets its name only when it is complete.
-        part = path.with_name(f".part-{path.name}")
-        try:
-            umb.write(system, part)
-            part.replace(path)
-        finally:
-            part.unlink(missing_ok=True)

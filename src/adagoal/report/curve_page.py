@@ -59,11 +59,9 @@ def curves_by_seed(name: str, points: Iterable[tuple[int, float, float]]) -> lis
     return [Curve(name, [x for x, _ in sorted(c)], [y for _, y in sorted(c)], seed) for seed, c in curves if c]
 
 
-def curve_page(
-    title: str, text: str, plots: Sequence[CurvePlot], pictures: Mapping[str, str] | None = None
-) -> ReportPage:
-    """Return the page of a Markdown text and its curves; ``pictures`` are files beside it and their captions."""
-    return ReportPage.collect(title, PANELS, CurveSource(plots, text), pictures=pictures or {})
+def curve_page(title: str, text: str, plots: Sequence[CurvePlot]) -> ReportPage:
+    """Return the page of a Markdown text and its curves."""
+    return ReportPage.collect(title, PANELS, CurveSource(plots, text))
 
 
 def curves_panel(source: CurveSource) -> PanelContent | None:

@@ -7,18 +7,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from adagoal.core.errors import InputError, Status
-from adagoal.core.file_io import FileContent, bytes_content, is_folder_locked
+from adagoal.core.file_io import is_folder_locked
 from adagoal.report import exploration_panels
 from adagoal.report.exploration_panels import ExplorationSource, guarantee_badge
-from adagoal.report.html_page import ReportPage, pack_data_block
+from adagoal.report.html_page import ReportPage, pack_data_block, require_figures_extra
 from adagoal.report.live_server import ReportSource
 from adagoal.runs import run_folder
 from adagoal.runs.exploration_files import StateMetadata
 from adagoal.runs.job import request_stop
 from adagoal.runs.result import Result, load_result, require_exploration
-from adagoal.runs.run_folder import RunKind, SavedRun, open_locked_folder
+from adagoal.runs.run_folder import RunKind, SavedRun
 
 if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
     from adagoal.api.explore import EnvOverride
 
 
@@ -28,31 +30,21 @@ def write_report(result: Result, folder: str | Path, states: StateMetadata | Non
     ``states`` are the metadata of the states, by default those of the result; they are saved too. ``png`` also writes
     the figures as PNG files. Everything is written in one commit: after a kill either all files are new or none.
     """
-    folder, states = Path(folder), states or result.view
-    files: dict[str, FileContent] = {}
-    captions: dict[str, str] = {}
+    states = states or result.view
+    figures: dict[str, Figure] = {}
     if png:
-        from adagoal.report import require_figures_extra
-
         require_figures_extra()
-        from adagoal.report import figures  # imports Matplotlib, which takes a second
+        from adagoal.report.figures import exploration_figures  # imports Matplotlib, which takes a second
 
-        for name, (figure, caption) in figures.exploration_figures(result, states).items():
-            files[name], captions[name] = bytes_content(figures.figure_to_png(figure)), caption
-    files |= states.file_contents()
-    # The page shows the figures to readers without JavaScript, so it comes after them.
-    page = exploration_page(ExplorationSource(result, states, folder), captions)
-    files["report.html"] = bytes_content(page.render().encode())
-    with open_locked_folder(folder, RunKind.EXPLORATION) as run_folder:
-        run_folder.save_files(results=files)
-    return folder / "report.html"
+        figures = exploration_figures(result, states)
+    page = exploration_page(ExplorationSource(result, states, Path(folder)))
+    return page.save(Path(folder), RunKind.EXPLORATION, states.file_contents(), figures)
 
 
-def exploration_page(source: ExplorationSource, pictures: dict[str, str] | None = None) -> ReportPage:
-    """Return the page; ``pictures`` are files beside it and their captions, for readers without JavaScript."""
-    title = f"adagoal: {source.result.setting.env}"
+def exploration_page(source: ExplorationSource) -> ReportPage:
+    """Return the page of an exploration."""
     badge = guarantee_badge(source.result)
-    return ReportPage.collect(title, exploration_panels.PANELS, source, badge, pictures or {})
+    return ReportPage.collect(f"adagoal: {source.result.setting.env}", exploration_panels.PANELS, source, badge)
 
 
 class ExplorationReportSource(ReportSource):

@@ -1,4 +1,4 @@
-"""PNG figures of explorations and of curves, and what all Matplotlib figures share: colours, panels, saving.
+"""Matplotlib figures: explorations, curves, test goals and certificates; and how a figure is saved.
 
 The interactive pages do not need these files. ``adagoal report DIR --png`` writes them for papers and slides.
 """
@@ -15,11 +15,12 @@ import numpy as np
 from matplotlib import colormaps
 from matplotlib.axes import Axes
 from matplotlib.collections import LineCollection
-from matplotlib.colors import Colormap, Normalize, to_rgb
+from matplotlib.colors import Colormap, LinearSegmentedColormap, Normalize, to_rgb
 from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
 from matplotlib.patches import Patch, Rectangle
 
+from adagoal.certification.certificate import CellVerdict, Certification
 from adagoal.core.errors import to_single_line
 from adagoal.core.file_io import bytes_content, write_atomically
 from adagoal.core.types import Bools, Floats, GridLayout
@@ -31,6 +32,8 @@ from adagoal.runs.result import Result
 COLOUR_BLIND_PALETTE = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")
 """Palette of Okabe and Ito, which colour-blind people can tell apart."""
 GUIDE_COLOUR = "#666666"
+VERDICT_COLOURS = {"certified": "#0072b2", "refuted": "#d55e00", "open": "#999999"}
+VERDICT_COLOURS |= {"better": "#0072b2", "worse": "#d55e00", "equal": "#009e73"}
 
 
 class MapColour:
@@ -90,16 +93,15 @@ def draw_curve_plots(plots: Sequence[CurvePlot]) -> Figure:
     return figure
 
 
-def exploration_figures(result: Result, states: StateMetadata) -> dict[str, tuple[Figure, str]]:
-    """Return the figures of an exploration with their captions, by file name."""
-    caption = f"Bounds for every goal: {result.measure.quantity} from the start."
+def exploration_figures(result: Result, states: StateMetadata) -> dict[str, Figure]:
+    """Return the figures of an exploration by file name."""
     has_map = states.layout is not None and result.goal_names is None
-    figures = {"goals.png": ((draw_goal_map if has_map else draw_intervals)(result, states), caption)}
+    figures = {"goals.png": (draw_goal_map if has_map else draw_intervals)(result, states)}
     steps, _, error, _ = result.arrays["trace"].T
     if (error > 0).any():
         lines, epsilon = [Curve("largest error of an open goal", steps, error)], {"epsilon": result.setting.epsilon}
         plot = CurvePlot("", "steps", "largest error", lines, epsilon)
-        figures["progress.png"] = draw_curve_plots([plot]), "Largest error of an open goal, over the steps."
+        figures["progress.png"] = draw_curve_plots([plot])
     return figures
 
 
@@ -244,3 +246,97 @@ def draw_grid_map(
         ax.vlines(np.arange(0.5, shape[1] - 1), -0.5, shape[0] - 0.5, colors="white", linewidth=0.5)
     ax.set_axis_off()
     return image
+
+
+def draw_reached_goals(goals: Floats, reached: Bools) -> Figure:
+    """Draw test goals ``[n, goal]`` by whether they were ``reached`` [n]: first against second and third coordinate."""
+    views = [(0, i) for i in range(1, min(goals.shape[1], 3))] or [(0, 0)]
+    figure = Figure((4.6 * len(views), 4.2), layout="tight")
+    axes = figure.subplots(1, len(views), squeeze=False)
+    for ax, (i, j) in zip(axes[0], views, strict=True):
+        ax.scatter(*goals[reached][:, [i, j]].T, s=22, c="#0072b2", marker="o", label=f"reached ({reached.sum()})")
+        ax.scatter(*goals[~reached][:, [i, j]].T, s=26, c="#d55e00", marker="x", label=f"missed ({(~reached).sum()})")
+        ax.set(xlabel=f"goal coordinate {i}", ylabel=f"goal coordinate {j}")
+        ax.grid(alpha=0.25)
+    axes[0, 0].legend(fontsize=8, ncols=2, loc="lower left", bbox_to_anchor=(0, 1), frameon=False)
+    return figure
+
+
+def draw_certified_cells(certification: Certification) -> Figure:
+    """Draw the cells by their verdict.
+
+    One coordinate: intervals of the success probability. Two: boxes, with the percentage of successful rollouts. More:
+    two coordinates per panel, with the certified share over the others.
+    """
+    cells, names, claim = certification.cells, certification.variables, certification.claim
+    low, high = (np.stack([getattr(cell, end) for cell in cells]) for end in ("low", "high"))
+    # such as the height of goals on a table
+    varying = [i for i in range(len(names)) if high[:, i].max() > low[:, i].min()] or [0]
+    views = [(varying[0], j) for j in varying[1:4]] or [(varying[0], varying[0])]
+    figure = Figure((5.6 * len(views), 4.8), layout="tight")
+    axes = figure.subplots(1, len(views), squeeze=False)
+    for ax, (i, j) in zip(axes[0], views, strict=True):
+        ax.set(xlabel=names[i], ylabel=claim.measure if i == j else names[j])
+        if i == j:
+            _draw_intervals(ax, certification, i)
+        elif len(varying) == 2:
+            _draw_verdicts(ax, certification, i, j)
+        else:
+            share, extent = verdict_share_map(cells, claim.verdicts[0], i, j)
+            # a cell that is not better may be equal, so only a cell that is not certified is drawn in orange
+            ends = [VERDICT_COLOURS["refuted"], "#f5f5f5", VERDICT_COLOURS["certified"]][claim.least < 0.0 :]
+            colours = LinearSegmentedColormap.from_list("verdicts", ends)
+            image = ax.imshow(share.T, origin="lower", extent=extent, aspect="auto", cmap=colours, vmin=0.0, vmax=1.0)
+            figure.colorbar(image, ax=ax, label=f"{claim.verdicts[0]} share over the other coordinates")
+    patches = [
+        Rectangle((0, 0), 1, 1, fc=VERDICT_COLOURS[name], label=f"{name} {certification.share(name):.0%}")
+        for name in claim.verdicts
+    ]
+    axes[0, 0].legend(handles=patches, fontsize=8, ncols=4, loc="lower left", bbox_to_anchor=(0, 1), frameon=False)
+    return figure
+
+
+def _draw_intervals(axes: Axes, certification: Certification, i: int) -> None:
+    """Draw the bounds of every cell, what its rollouts say, and what the claim asks for."""
+    claim = certification.claim
+    for cell in certification.cells:
+        left, width, colour = cell.low[i], cell.high[i] - cell.low[i], VERDICT_COLOURS[cell.verdict]
+        # a list with a single value has no extent
+        box = (left, cell.at_least), width or 1.0, cell.at_most - cell.at_least
+        axes.add_patch(Rectangle(*box, fc=colour, ec="white", alpha=0.45))
+        if cell.rollouts:
+            rate = claim.rate(cell)
+            axes.plot([left, left + (width or 1.0)], [rate, rate], color=colour, lw=2, solid_capstyle="butt")
+    for height in claim.marks:
+        axes.axhline(height, color="black", lw=0.8, ls=":")
+    axes.set_ylim(claim.least - 0.02, 1.02)
+    axes.autoscale_view(scaley=False)
+
+
+def _draw_verdicts(axes: Axes, certification: Certification, i: int, j: int) -> None:
+    claim = certification.claim
+    for cell in certification.cells:
+        low, size = cell.low[[i, j]], (cell.high - cell.low)[[i, j]]
+        axes.add_patch(Rectangle((low[0], low[1]), size[0], size[1], fc=VERDICT_COLOURS[cell.verdict], ec="white"))
+        if cell.rollouts:
+            # differences are shown with their sign
+            percent = format(100 * claim.rate(cell), "+.0f" if claim.least < 0.0 else ".0f")
+            x, y = low + size / 2
+            axes.text(x, y, percent, ha="center", va="center", fontsize=7, color="white")
+    axes.autoscale_view()
+
+
+def verdict_share_map(
+    cells: Sequence[CellVerdict], verdict: str, i: int, j: int
+) -> tuple[Floats, tuple[float, float, float, float]]:
+    """Return the share of a verdict over the other coordinates on a grid ``[n, n]`` of two, and the grid's extent."""
+    n = 100
+    low, high = (np.stack([getattr(cell, end) for cell in cells]) for end in ("low", "high"))
+    size = high - low
+    # A coordinate in which goals do not vary has no extent; as a factor 0 it would erase every volume.
+    depth = np.where(size > 0.0, size, 1.0).prod(1) / np.where(size > 0.0, size, 1.0)[:, [i, j]].prod(1)
+    grid = [np.linspace(low[:, k].min(), high[:, k].max(), 2 * n + 1)[1::2] for k in (i, j)]
+    inside = [(low[:, k, None] <= g) & (g <= high[:, k, None]) for k, g in zip((i, j), grid, strict=True)]
+    has_verdict = np.array([cell.verdict == verdict for cell in cells])
+    total, own = (np.einsum("c,cx,cy->xy", depth * part, *inside) for part in (1.0, has_verdict))
+    return own / total, (low[:, i].min(), high[:, i].max(), low[:, j].min(), high[:, j].max())

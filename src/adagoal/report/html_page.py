@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import importlib.util
 import json
 import zlib
 from collections.abc import Callable, Mapping, Sequence
@@ -23,8 +24,14 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from adagoal.core.errors import InputError
+from adagoal.core.file_io import FileContent, bytes_content
+from adagoal.core.installation import install_command
+from adagoal.runs.run_folder import RunKind, open_locked_folder
+
 if TYPE_CHECKING:
     from jinja2 import Environment
+    from matplotlib.figure import Figure
 
 SourceT = TypeVar("SourceT")
 PageArrays = Mapping[str, NDArray[Any]]
@@ -59,15 +66,12 @@ class ReportPage:
     title: str
     contents: Sequence[tuple[Panel[Any], PanelContent]]
     badge: str = ""
-    pictures: Mapping[str, str] = field(default_factory=dict)  # files beside the page and their captions
 
     @staticmethod
-    def collect(
-        title: str, panels: Sequence[Panel[SourceT]], source: SourceT, badge: str = "", pictures: Mapping[str, str] = {}
-    ) -> ReportPage:
+    def collect(title: str, panels: Sequence[Panel[SourceT]], source: SourceT, badge: str = "") -> ReportPage:
         """Ask every panel for its content."""
         found = ((panel, panel.collect(source)) for panel in panels)
-        return ReportPage(title, [(panel, content) for panel, content in found if content is not None], badge, pictures)
+        return ReportPage(title, [(panel, content) for panel, content in found if content is not None], badge)
 
     def render(self, live: bool = False) -> str:
         """Return the page as HTML; a ``live`` page asks its server for new data."""
@@ -85,6 +89,22 @@ class ReportPage:
         template = _template_environment().get_template("page.html")
         return template.render(page=self, groups=groups, live=live, scripts=scripts, block=block, **texts)
 
+    def save(
+        self, folder: Path, kind: RunKind, files: Mapping[str, FileContent], figures: Mapping[str, Figure]
+    ) -> Path:
+        """Write ``report.html``, other files and figures as PNG into the folder of a run; return the path of the page.
+
+        All are written in one commit: after a kill either all files are new or none.
+        """
+        contents = {**files, "report.html": bytes_content(self.render().encode())}
+        for name, figure in figures.items():
+            from adagoal.report.figures import figure_to_png
+
+            contents[name] = bytes_content(figure_to_png(figure))
+        with open_locked_folder(folder, kind) as run_folder:
+            run_folder.save_files(results=contents)
+        return folder / "report.html"
+
     def pack_data(self, **more: Any) -> bytes:
         """Return the data of all panels as one block; ``more`` values describe the state of a live run."""
         values: dict[str, Any] = {"panels": [panel.name for panel, _ in self.contents]}
@@ -97,6 +117,12 @@ class ReportPage:
             values |= content.values
             arrays |= content.arrays
         return pack_data_block(values | more, arrays)
+
+
+def require_figures_extra() -> None:
+    """Raise an :class:`InputError` if Matplotlib, the extra ``figures``, is not installed."""
+    if importlib.util.find_spec("matplotlib") is None:
+        raise InputError(f"figures need matplotlib: {install_command('figures')}")
 
 
 def render_macro(template: str, name: str, *arguments: Any) -> str:

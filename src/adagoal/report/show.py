@@ -12,14 +12,13 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from adagoal.certification.certificate import Certification, Verdict
+from adagoal.certification.certificate import Certification, Claim
 from adagoal.core.errors import InputError
 from adagoal.core.file_io import write_text
-from adagoal.report import require_figures_extra
 from adagoal.report.curve_page import CurvePlot, curves_by_seed
 from adagoal.report.exploration_page import exploration_page
 from adagoal.report.exploration_panels import ExplorationSource
-from adagoal.report.html_page import Panel, PanelContent, ReportPage, render_macro
+from adagoal.report.html_page import Panel, PanelContent, ReportPage, render_macro, require_figures_extra
 from adagoal.runs.result import Result, load_result
 from adagoal.runs.result_text import Headline
 from adagoal.runs.run_folder import is_training_folder
@@ -39,14 +38,14 @@ def certificate_page(certification: Certification) -> ReportPage:
 def summary_panel(certification: Certification) -> PanelContent:
     """Return the headline."""
     subject = certification.question.subject
-    shares = [f"{certification.share(verdict):.0%} {verdict}" for verdict in Verdict]
+    shares = [f"{certification.share(verdict):.0%} {verdict}" for verdict in certification.claim.verdicts]
     text = f"Of the {subject}s: {', '.join(shares)}, after {certification.rollouts:,} rollouts."
     kind = "good" if certification.status.finished else "partial"
     head = Headline(kind, f"Certification {certification.status}", (text,))
     return PanelContent(html=render_macro("shared.html", "summary", head, "", []))
 
 
-def cells_panel(certificate: Mapping[str, Any]) -> PanelContent | None:
+def cells_panel(certificate: Mapping[str, Any], claim: type[Claim] = Claim) -> PanelContent | None:
     """Return the cells of a certificate in its JSON form."""
     if not certificate["cells"]:
         return None
@@ -56,7 +55,8 @@ def cells_panel(certificate: Mapping[str, Any]) -> PanelContent | None:
     # the file may be forged
     if isinstance(given, list) and len(given) == len(names) and all(isinstance(name, str) for name in given):
         names = given
-    return PanelContent({"cells": certificate["cells"], "variables": names}, {}, html)
+    claims = {"verdicts": claim.verdicts, "measure": claim.measure, "least": claim.least}
+    return PanelContent({"cells": certificate["cells"], "variables": names, **claims}, {}, html)
 
 
 def settings_panel(certification: Certification) -> PanelContent:
@@ -67,7 +67,7 @@ def settings_panel(certification: Certification) -> PanelContent:
 
 PANELS: tuple[Panel[Certification], ...] = (
     Panel("words", "", summary_panel),
-    Panel("cells", "Cells", lambda found: cells_panel(found.to_dict()), ("cells.js",), "pair wide"),
+    Panel("cells", "Cells", lambda found: cells_panel(found.to_dict(), type(found.claim)), ("cells.js",), "pair wide"),
     Panel("settings", "", settings_panel),
 )
 """The page from top to bottom."""
@@ -153,8 +153,7 @@ def plot(run: Result | TrainResult) -> Figure:
     if isinstance(run, Result):
         from adagoal.report.figures import exploration_figures
 
-        figure, _ = exploration_figures(run, run.view)["goals.png"]
-        return show_in_notebooks(figure)
+        return show_in_notebooks(exploration_figures(run, run.view)["goals.png"])
     # Here, because explorations need none of the packages of training.
     from adagoal.runs.train_result import TrainResult
 

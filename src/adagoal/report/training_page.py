@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from shlex import quote
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,18 +17,21 @@ from numpy.typing import NDArray
 from adagoal.certification.certificate import Verdict
 from adagoal.core.errors import Status
 from adagoal.core.file_formats import COUNT_SCHEMA, check_json_value
-from adagoal.core.file_io import FileContent, bytes_content, read_json, report_read_errors
+from adagoal.core.file_io import read_json, report_read_errors
 from adagoal.deep import policy_evaluation
 from adagoal.deep.config import Config
 from adagoal.deep.training_history import ValueMapHistory
 from adagoal.report import curve_page, training_video
 from adagoal.report.curve_page import Curve, CurvePlot, CurveSource
-from adagoal.report.html_page import Panel, PanelContent, ReportPage, render_macro
+from adagoal.report.html_page import Panel, PanelContent, ReportPage, render_macro, require_figures_extra
 from adagoal.report.live_server import ReportSource
 from adagoal.report.show import cells_panel
 from adagoal.runs import train_result as files
 from adagoal.runs.result_text import Headline, resume_training_command
-from adagoal.runs.run_folder import RunKind, SavedRun, open_locked_folder, read_saved_run
+from adagoal.runs.run_folder import RunKind, SavedRun, read_saved_run
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 
 @dataclass(frozen=True)
@@ -85,32 +88,21 @@ class TrainingSource(NamedTuple):
 
 
 def write_training_report(folder: str | Path, env: str | None = None, png: bool = False) -> Path:
-    """Write ``report.html`` into the folder of training runs and return its path; ``png`` also writes the figures.
+    """Write ``report.html`` into the folder of training runs and return its path; ``png`` also draws the curves.
 
-    All these files are written in one commit, as those of an exploration are (:func:`adagoal.report.write_report`).
     The page has no video if the environment comes from code that is not installed (``module:Id``), unless ``env``
     names the environment again.
     """
-    folder = Path(folder)
-    source = read_training_folder(folder)
-    contents: dict[str, FileContent] = {}
-    captions = {}
+    source = read_training_folder(Path(folder))
+    drawn: dict[str, Figure] = {}
     if png:
-        from adagoal.report import require_figures_extra
-
         require_figures_extra()
-        from adagoal.report import figures, training_figures  # import Matplotlib, which takes a second
+        from adagoal.report.figures import draw_curve_plots  # imports Matplotlib, which takes a second
 
-        drawn = {"curves.png": (figures.draw_curve_plots(training_plots(source)), "Learning curves.")}
-        drawn |= training_figures.goal_figures(source.arrays, source.record.configs[0].radius)
-        for name, (figure, caption) in drawn.items():
-            contents[name], captions[name] = bytes_content(figures.figure_to_png(figure)), caption
+        drawn = {"curves.png": draw_curve_plots(training_plots(source))}
     # The page embeds the strip, so it is rendered first.
     training_video.write_video_strip(source.record, env)
-    contents["report.html"] = bytes_content(training_page(source, captions).render().encode())
-    with open_locked_folder(folder, RunKind.TRAINING) as run_folder:
-        run_folder.save_files(results=contents)
-    return folder / "report.html"
+    return training_page(source).save(Path(folder), RunKind.TRAINING, {}, drawn)
 
 
 def read_training_folder(folder: Path) -> TrainingSource:
@@ -125,10 +117,10 @@ def read_training_folder(folder: Path) -> TrainingSource:
     return read_saved_run(folder, load)
 
 
-def training_page(source: TrainingSource, pictures: Mapping[str, str] | None = None) -> ReportPage:
-    """Return the page; ``pictures`` are files beside it and their captions."""
+def training_page(source: TrainingSource) -> ReportPage:
+    """Return the page of training runs."""
     config = source.record.configs[0]
-    return ReportPage.collect(f"adagoal: {config.env}, {config.goal_rule}", PANELS, source, pictures=pictures or {})
+    return ReportPage.collect(f"adagoal: {config.env}, {config.goal_rule}", PANELS, source)
 
 
 class TrainingFolderSource(ReportSource):

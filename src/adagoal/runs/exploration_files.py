@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from adagoal.core import exploration_run, file_io
+from adagoal.core.argument_checks import declared_settings, settings_json_schema
 from adagoal.core.environment import TabularEnv
 from adagoal.core.errors import InputError, to_single_line
 from adagoal.core.file_formats import COUNT_SCHEMA, ArraySpec, nullable_schema, object_schema
@@ -24,7 +25,6 @@ from adagoal.core.types import DIGEST_BYTES, CallTexts, GridLayout, resolve_numb
 from adagoal.envs import observation_keys
 from adagoal.runs.run_folder import MANIFEST_FORMAT, FolderFiles, RunKind
 from adagoal.settings.exploration import ExplorationSettings
-from adagoal.settings.fields import declared_settings, settings_json_schema
 
 MAX_MAP_CELLS = 10_000_000  # a forged map could otherwise allocate all memory
 

@@ -35,7 +35,13 @@ from numpy.typing import NDArray
 import adagoal  # see adagoal.runs.result
 from adagoal.certification.certificate import Certification
 from adagoal.core import file_io
-from adagoal.core.argument_checks import check_folder_path, check_integer
+from adagoal.core.argument_checks import (
+    check_folder_path,
+    check_integer,
+    declared_settings,
+    per_run_settings,
+    settings_json_schema,
+)
 from adagoal.core.errors import OBJECT_ENV_PREFIX, InputError, Status
 from adagoal.core.file_formats import COUNT_SCHEMA, ArraySpec, check_arrays, check_json_value, object_schema
 from adagoal.core.file_io import FileContents
@@ -50,7 +56,6 @@ from adagoal.envs import registry
 from adagoal.runs.result import to_data_frame
 from adagoal.runs.result_text import training_to_html
 from adagoal.runs.run_folder import MANIFEST_FORMAT, FolderFiles, RunKind, SavedRun, open_locked_folder, read_saved_run
-from adagoal.settings.fields import declared_settings, per_run_settings, settings_json_schema
 
 
 class TrainingFile(StrEnum):

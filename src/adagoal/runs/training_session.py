@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from adagoal import goal_rules
-from adagoal.core.argument_checks import check_folder_path, check_integer
+from adagoal.core.argument_checks import check_arguments, check_folder_path, check_integer, declared_settings
 from adagoal.core.errors import InputError, Status
 from adagoal.core.file_io import arrays_content
 from adagoal.core.installation import require_package
@@ -31,7 +31,6 @@ from adagoal.runs.job import JobMonitor, SaveFiles, run_job
 from adagoal.runs.run_folder import RunFolder, RunKind, SavedRun, no_run, open_locked_folder, require_run_folder
 from adagoal.runs.train_result import TrainResult
 from adagoal.settings.exploration import ExecutionOptions
-from adagoal.settings.fields import check_arguments, declared_settings
 from adagoal.settings.training import TrainingOptions
 
 

@@ -300,6 +300,10 @@ class StopWhenCertified(BaseCallback):
         """Whether the last attempt ended training."""
         return bool(self.certificates) and self.certificates[-1].share("certified") >= self.min_share - 1e-9
 
+    def _on_training_start(self) -> None:
+        # A second call of model.learn may count its steps from 0. The attempts count on, with their shares of delta.
+        self._next_attempt = self.num_timesteps + self.every
+
     def _on_step(self) -> bool:
         if self.num_timesteps < self._next_attempt:
             return True

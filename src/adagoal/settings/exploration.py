@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from adagoal.core.argument_checks import check_field_values, setting_field
 from adagoal.core.errors import InputError
-from adagoal.settings.fields import check_field_values, setting_field
 
 # Steps of a run without a budget, and the largest budget. Half of what int64 holds, so sums do not overflow.
 UNLIMITED_BUDGET = 2**62

@@ -9,9 +9,8 @@ import math
 from dataclasses import dataclass
 from pathlib import Path
 
-from adagoal.core.argument_checks import check_number
+from adagoal.core.argument_checks import check_field_values, check_number, setting_field
 from adagoal.core.errors import InputError
-from adagoal.settings.fields import check_field_values, setting_field
 
 
 @dataclass(frozen=True)
