@@ -24,9 +24,8 @@ from numpy.typing import NDArray
 from adagoal.envs import toy_models
 from adagoal.envs.model import TabularMDP
 from adagoal.exact.solver import to_target_goals
-from adagoal.planning.horizon_recursion import plan_finite_horizon
 from adagoal.planning.model_arrays import to_sparse_model
-from adagoal.tabular.ucbvi import ucbvi_bonuses
+from adagoal.tabular.ucbvi import plan_finite_horizon, ucbvi_bonuses
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from experiments.required_samples import pad_kernel

@@ -16,7 +16,6 @@ from adagoal.core.types import Longs
 from adagoal.envs.model import TabularMDP
 from adagoal.exact.solver import to_target_goals
 from adagoal.linear import ucrl_vtr
-from adagoal.planning.horizon_recursion import plan_finite_horizon
 from adagoal.planning.mixture_sweeps import plan_mixture_horizon
 from adagoal.planning.model_arrays import (
     RidgeEstimates,
@@ -26,6 +25,7 @@ from adagoal.planning.model_arrays import (
     to_sparse_model,
 )
 from adagoal.tabular import ucbvi
+from adagoal.tabular.ucbvi import plan_finite_horizon
 
 
 def pad_kernel(model: SparseModel) -> TransitionKernel:

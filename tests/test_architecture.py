@@ -2,9 +2,66 @@
 
 from __future__ import annotations
 
+import ast
+from collections.abc import Iterator
 from pathlib import Path
 
-from import_layers import LAYERS, imports, misplaced_imports
+SOURCE = Path(__file__).parents[1] / "src" / "adagoal"
+LAYERS = (
+    *("core", "settings", "parallel", "envs", "planning", "exact", "certified", "reachability", "tabular", "linear"),
+    *("baselines", "certification", "deep", "loop", "methods", "runs", "api", "sb3", "report", "comparison", "cli"),
+)
+"""From the bottom to the top: a package may import from the packages before it, and from no other."""
+LEARNERS = ("certified", "reachability", "tabular", "linear", "baselines", "deep", "loop", "methods")
+"""Packages that may not import ``exact``, which knows the true model."""
+PACKAGE_OF_MODULE = {"goal_rules": "core", "__main__": "cli"}
+"""Top-level modules that belong to a package."""
+PUBLIC_API = ("__init__.py", "deep/__init__.py", "sb3/__init__.py")
+"""Modules that name objects of higher layers, and import them when they are asked for."""
+
+RESULTS = ("runs/result.py", "runs/train_result.py")
+"""Modules that may import the package itself, because the methods of a result call the public functions."""
+
+
+def imports(source: Path = SOURCE) -> Iterator[tuple[str, str, str]]:
+    """Yield (file, its package, imported package) for every import of the package's own modules, in functions too."""
+    for file in sorted(source.rglob("*.py")):
+        name = file.relative_to(source).as_posix()
+        if name in PUBLIC_API:
+            continue
+        for node in ast.walk(ast.parse(file.read_text())):
+            if isinstance(node, ast.ImportFrom) and node.module is not None:
+                modules = [f"{node.module}.{alias.name}" for alias in node.names]
+            elif isinstance(node, ast.Import):
+                modules = [alias.name for alias in node.names]
+            else:
+                continue
+            for module in modules:
+                parts = module.split(".")
+                if parts[0] == "adagoal":
+                    yield (
+                        name,
+                        package_of(name.removesuffix(".py").split("/")[0]),
+                        package_of(parts[min(1, len(parts) - 1)]),
+                    )
+
+
+def package_of(module: str) -> str:
+    """Return the package of a top-level module."""
+    return PACKAGE_OF_MODULE.get(module, module)
+
+
+def misplaced_imports(source: Path = SOURCE) -> list[str]:
+    """Return the imports that point upwards, or from a learner to the true model."""
+    found = []
+    for file, own, other in imports(source):
+        if other == "adagoal":
+            upwards = file not in RESULTS
+        else:
+            upwards = own != other and LAYERS.index(other) > LAYERS.index(own)
+        if upwards or (own in LEARNERS and other == "exact"):
+            found.append(f"{file} ({own}) imports from {other}")
+    return sorted(set(found))
 
 
 def test_no_import_points_upwards() -> None:

@@ -14,7 +14,7 @@ import pytest
 
 import adagoal
 from adagoal.api import explore as api
-from adagoal.baselines import gosprl, optimistic_paths
+from adagoal.baselines import gosprl, self_directed
 from adagoal.baselines.gosprl import Gosprl
 from adagoal.baselines.incremental import RoundBasedMethod
 from adagoal.baselines.lae import LAE, enough_episodes
@@ -270,7 +270,8 @@ def counts_of(mdp: TabularMDP) -> TransitionCounts:
 def test_gosprl_meets_every_sampling_requirement(seed: int) -> None:
     mdp = toy_models.random_sparse(n_states=10, n_actions=3, seed=seed)
     required = np.random.default_rng(seed).integers(0, 200, mdp.n_states * mdp.n_actions)
-    explorer = Gosprl(counts_of(mdp), 10.0, EPSILON, 0.1, None, "paper", required)
+    explorer = Gosprl(counts_of(mdp), 10.0, EPSILON, 0.1)
+    explorer.diameter, explorer.required_counts = 1.0, lambda: required.astype(float)  # type: ignore[method-assign]
     assert collected(mdp, explorer, seed) == "stopped"
     assert (explorer.counts.n >= required).all()
     assert explorer.counts.n.sum() <= 2 * solver.diameter(mdp) * required.sum()  # the rate of the paper: B D, at most
@@ -380,11 +381,11 @@ def test_planner_is_optimistic_and_exact_without_widths() -> None:
                 record_transition(counts, s, a, int(target))
     known, goal = np.arange(7) < 5, np.arange(7) == 6
     best = incremental.restricted_distances(mdp, known)[6]
-    (low,), _ = optimistic_paths.solve_restricted_paths(
-        counts, optimistic_paths.optimistic_rows(counts, 1.0, 0.1), known, goal[None], 1e-6, 1e6
+    (low,), _ = self_directed.solve_restricted_paths(
+        counts, self_directed.optimistic_rows(counts, 1.0, 0.1), known, goal[None], 1e-6, 1e6
     )
-    (near,), (policy,) = optimistic_paths.solve_restricted_paths(
-        counts, optimistic_paths.empirical_rows(counts), known, goal[None], 1e-9, 1e6
+    (near,), (policy,) = self_directed.solve_restricted_paths(
+        counts, self_directed.empirical_rows(counts), known, goal[None], 1e-9, 1e6
     )
     assert low[0] <= best
     assert near[0] == pytest.approx(best, rel=0.1)

@@ -14,7 +14,7 @@ import numpy_planners
 from adagoal.core.errors import InputError
 from adagoal.envs import toy_models
 from adagoal.envs.model import TabularMDP, model_from_rows
-from adagoal.exact import graph_kernels, solver
+from adagoal.exact import solver
 from adagoal.exact.solver import to_target_goals
 from adagoal.planning import value_iteration
 from adagoal.planning.model_arrays import to_sparse_model
@@ -203,9 +203,7 @@ def test_policy_iteration_alone_gives_the_same_values(monkeypatch: pytest.Monkey
 def test_sweeps_equal_reference(goal: int, cap: float, left_out: int) -> None:
     mdp = MODELS["two-room"]
     model = to_sparse_model(mdp)
-    hops = graph_kernels.hop_counts_to_goals(
-        model, *graph_kernels.reversed_edges(model), to_target_goals(mdp, [goal]), cap
-    )
+    hops = solver.hop_counts_to_goals(model, *solver.reversed_edges(model), to_target_goals(mdp, [goal]), cap)
     reference, p = np.minimum(hops[:, 0], cap), with_reset(mdp)
     V, _ = value_iteration.run_value_iteration(model, to_target_goals(mdp, [goal]), hops, cap, 0.0, 3)
     order = [s for s in np.argsort(reference, kind="stable") if s != goal and reference[s] < cap]

@@ -11,7 +11,6 @@ from scipy import sparse
 
 import adagoal
 from adagoal.comparison import method_comparison
-from adagoal.comparison.experiment import ExperimentOptions
 from adagoal.core.transition_data import TransitionCounts, TransitionLog
 from adagoal.envs import simulator, toy_models
 from adagoal.envs.model import TabularMDP
@@ -48,19 +47,19 @@ def all_models_large(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def numbered(mdp: TabularMDP) -> ModelSimulator:
-    world = ModelSimulator(mdp)
-    world.number_states_if_large()
-    return world
+    env = ModelSimulator(mdp)
+    env.number_states_if_large()
+    return env
 
 
 @pytest.mark.usefixtures("all_models_large")
 @pytest.mark.parametrize("seed", range(3))
 def test_states_numbered_as_found_have_the_transitions_of_the_model(seed: int) -> None:
     mdp = odd_model(seed)
-    world = numbered(mdp)
-    counts, _ = play(world, 30_000, goals=[NEVER_MET])
-    states = world.model_states
-    assert world.start == 0
+    env = numbered(mdp)
+    counts, _ = play(env, 30_000, goals=[NEVER_MET])
+    states = env.model_states
+    assert env.start == 0
     assert states[0] == mdp.start
     assert len(set(states)) == len(states) == counts.seen.sum()
     kernel, A = mdp.kernel().toarray(), mdp.n_actions
@@ -81,7 +80,7 @@ NEVER_MET = 10**6
 
 @pytest.mark.usefixtures("all_models_large")
 @pytest.mark.parametrize("seed", range(3))
-def test_a_recorded_run_has_the_same_counts(seed: int) -> None:
+def test_python_loop_gives_the_same_counts(seed: int) -> None:
     mdp = odd_model(seed)
     compiled, recorded = numbered(mdp), numbered(mdp)
     one, episodes = play(compiled, 3000, seed)
@@ -160,17 +159,17 @@ def test_recording_does_not_change_the_run(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("all_models_large")
 @pytest.mark.parametrize("states", [[7, 7], [3], [7, 40], [7, -1], []])
 def test_forged_numbers_are_refused(states: list[int]) -> None:
-    world = numbered(odd_model(0))
-    arrays, facts = world.state()
+    env = numbered(odd_model(0))
+    arrays, facts = env.state()
     assert arrays["states_met"].tolist() == [7]
     with pytest.raises(ValueError, match=r"states_met|states met"):
-        world.restore({"states_met": np.array(states, np.int64)}, facts)
+        env.restore({"states_met": np.array(states, np.int64)}, facts)
 
 
 @pytest.mark.usefixtures("all_models_large")
 def test_comparison_audits_with_the_state_numbers_of_the_model() -> None:
     (setting,) = method_comparison.build_settings({"two-room": {"radius": 8.0}}, ["certified"], ["adagoal"], 1)
-    outcome = method_comparison.measure_audited_run(setting, ExperimentOptions())
+    outcome = method_comparison.measure_audited_run(setting)
     assert outcome["final"]["ok"]
     assert outcome["audit_stop"] is not None
 

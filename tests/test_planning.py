@@ -16,10 +16,9 @@ from adagoal.exact import solver
 from adagoal.exact.audit import audit_policies
 from adagoal.exact.solver import to_target_goals
 from adagoal.loop import run_exploration
-from adagoal.planning.horizon_recursion import plan_finite_horizon
 from adagoal.planning.model_arrays import to_sparse_model
 from adagoal.tabular import ucbvi
-from adagoal.tabular.ucbvi import EPSILON_SHARES, UCBVI, ucbvi_bonuses
+from adagoal.tabular.ucbvi import EPSILON_SHARES, UCBVI, plan_finite_horizon, ucbvi_bonuses
 from experiments import extra_models
 from experiments.required_samples import pad_kernel
 from ucbvi_reference import random_counts, random_mdp

@@ -1,4 +1,4 @@
-"""The report is one self-contained page with the numbers of the result; and the progress display."""
+"""The report is one self-contained page with the numbers of the result."""
 
 from __future__ import annotations
 
@@ -16,13 +16,12 @@ import pytest
 from adagoal.api import explore as api
 from adagoal.cli.main import run_command_line
 from adagoal.core.errors import to_single_line
-from adagoal.core.exploration_run import BoundsHistory, ExplorationRun
+from adagoal.core.exploration_run import BoundsHistory
 from adagoal.envs import toy_models
 from adagoal.envs.simulator import ModelSimulator
 from adagoal.report import StateMetadata, exploration_panels, make_headline, write_report
 from adagoal.report.exploration_panels import ExplorationSource, layered_positions
 from adagoal.report.html_page import Panel, PanelContent, pack_data_block
-from adagoal.runs.progress_display import ExplorationProgress, extrapolate_total_steps
 from adagoal.runs.result import Result, load_result
 from data_block import unpack_data_block
 
@@ -289,30 +288,3 @@ def test_reports_of_environments_without_a_map(tmp_path: Path) -> None:
 def test_report_of_a_run_without_steps(tmp_path: Path) -> None:
     assert write_report(api.explore("two-room", 40, budget=1), tmp_path / "two-room", png=True).exists()
     assert write_report(api.explore("CliffWalking-v1", 5, budget=1), tmp_path / "cliff", png=True).exists()
-
-
-def test_expected_total_follows_the_trace() -> None:
-    steps = [int(100 * 1.02**i) for i in range(400)]
-    trace = [(s, 0, 1e6 / s, 3) for s in steps]
-    assert extrapolate_total_steps(trace, 1.0) == pytest.approx(1e6, rel=0.01)
-    assert extrapolate_total_steps(trace, 0.1) is None, "too far away"
-    assert extrapolate_total_steps(trace[:3], 1.0) is None, "too early"
-    assert extrapolate_total_steps([(s, 0, 41.0, 3) for s in steps], 1.0) is None, "no fall, no guess"
-    assert extrapolate_total_steps([], 1.0) is None
-
-
-def test_progress_prints_plain_lines_without_a_terminal(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("adagoal.runs.progress_display.PLAIN_LINE_SECONDS", 0.0)
-    seen: list[ExplorationRun] = []
-    with ExplorationProgress(budget=5000) as progress:
-        api.explore(
-            "grid", 6, env_args=ARGUMENTS, budget=3000, observe=lambda run: (seen.append(run), progress(run))[0]
-        )
-    lines = capsys.readouterr().err.splitlines()
-    assert len(lines) == len(seen)
-    assert "3,000 steps" in lines[-1]
-    assert "open" in lines[-1]
-    assert "epsilon 1" in lines[-1]
-    assert "about" in lines[-1]

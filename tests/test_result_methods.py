@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib.util
+import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import replace
@@ -12,9 +14,10 @@ import gymnasium
 import pytest
 
 import adagoal
+import adagoal.sb3
 from adagoal.core import installation
 from adagoal.core.argument_checks import unknown_argument
-from adagoal.core.errors import RunWarning
+from adagoal.core.errors import InputError, RunWarning
 from adagoal.core.installation import install_command
 from adagoal.envs import toy_models
 from model_env import PairEnv
@@ -202,3 +205,17 @@ def test_error_names_the_missing_extra_of_an_environment(command: str, monkeypat
         with pytest.raises(adagoal.InputError) as error:
             adagoal.train("FetchReach-v4")
         assert str(error.value) == said
+
+
+def test_sb3_wrapper_imports_no_torch() -> None:
+    code = "import sys, adagoal.sb3; adagoal.sb3.ChosenGoal; assert not {'torch', 'jax', 'numba'} & set(sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_missing_stable_baselines3_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    find = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "stable_baselines3" else find(name))
+    with pytest.raises(InputError, match=r"needs stable_baselines3: .*\[sb3\]"):
+        _ = adagoal.sb3.ChooseGoals
+    with pytest.raises(AttributeError):
+        _ = adagoal.sb3.Nothing

@@ -5,6 +5,7 @@ import json
 import re
 import shlex
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -14,7 +15,7 @@ from adagoal.certified.events import conditional_intervals
 from adagoal.cli.main import run_command_line
 from adagoal.core.installation import install_command
 from adagoal.envs import registry, toy_models
-from adagoal.envs.storm_formats import ExplicitModel, write_explicit_model
+from adagoal.envs.storm_formats import ExplicitChoice, ExplicitState, write_explicit_model
 from adagoal.exact import solver
 from model_env import PairEnv
 
@@ -44,6 +45,19 @@ def test_examples_of_the_pages(tmp_path, monkeypatch):
 
 
 # --- export ---
+
+
+class ExplicitModel(NamedTuple):
+    """A DRN file as arrays: S states and R choices, in the order of their states."""
+
+    state_costs: np.ndarray  # [S]
+    first_choice: np.ndarray  # [S + 1] the choices of state s are first_choice[s] to first_choice[s + 1]
+    choice_actions: tuple[str, ...]  # [R]
+    indptr: np.ndarray  # [R + 1] the transitions of choice c are indptr[c] to indptr[c + 1]
+    successors: np.ndarray
+    low: np.ndarray
+    high: np.ndarray
+    label_sets: dict[str, np.ndarray]
 
 
 def robust(model: ExplicitModel, goal: int, hostile: bool) -> np.ndarray:
@@ -102,9 +116,9 @@ def read_drn(path: Path) -> ExplicitModel:
                 high.append(float(move[3]))
                 indptr[-1] += 1
         first.append(len(names))
+    assert start >= 0
     arrays = [np.array(part) for part in (indptr, successors, low, high)]
-    state_names = ("",) * len(blocks)
-    return ExplicitModel("", start, state_names, np.array(costs), np.array(first), tuple(names), *arrays, sets)
+    return ExplicitModel(np.array(costs), np.array(first), tuple(names), *arrays, sets)
 
 
 @pytest.mark.parametrize(
@@ -208,9 +222,9 @@ def test_bad_exports_give_one_line_error(tmp_path, monkeypatch, capsys, argument
 def test_umb_without_stormpy_gives_one_line_error(tmp_path, monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "stormpy", None)
     one = np.ones(1)
-    model = ExplicitModel("", 0, ("",), one, np.array([0, 1]), ("a",), np.array([0, 1]), np.array([0]), one, one, {})
+    state = ExplicitState("", 1.0, ["init"], [ExplicitChoice("a", np.zeros(1, int), one, one)])
     with pytest.raises(adagoal.InputError, match="format: umb needs stormpy: "):
-        write_explicit_model(model, tmp_path / "x.umb")
+        write_explicit_model(tmp_path / "x.umb", "", [state])
 
 
 # --- import ---

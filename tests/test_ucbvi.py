@@ -21,9 +21,8 @@ from adagoal.envs.simulator import ModelSimulator
 from adagoal.exact.audit import audit_policies
 from adagoal.exact.solver import to_target_goals
 from adagoal.loop import run_exploration
-from adagoal.planning.horizon_recursion import plan_finite_horizon
 from adagoal.planning.model_arrays import to_sparse_model
-from adagoal.tabular.ucbvi import EPSILON_SHARES, UCBVI, planning_horizon, ucbvi_bonuses
+from adagoal.tabular.ucbvi import EPSILON_SHARES, UCBVI, plan_finite_horizon, planning_horizon, ucbvi_bonuses
 from experiments.required_samples import for_ucbvi, pad_kernel
 from ucbvi_reference import Floats, random_counts, random_mdp, reference, sampled
 

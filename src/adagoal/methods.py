@@ -94,14 +94,6 @@ def build_bayes(p: ExplorationProblem) -> PlanningEstimates:
     return BayesianEstimates(p.counts, p.L, p.epsilon, p.goal_space, seed=p.seed)
 
 
-def build_gosprl(p: ExplorationProblem, constants: str = "paper", samples: int | None = None) -> SelfDirectedMethod:
-    """GOSPRL. constants: paper, or scaled=c. samples: only collect this many samples of every state-action pair."""
-    from adagoal.baselines.gosprl import Gosprl
-
-    _check_positive_integer("samples", samples)
-    return Gosprl(*_baseline_arguments(p), constants, samples)
-
-
 def build_bpi_ucbvi(p: ExplorationProblem, constants: str = "paper", horizon: int | None = None) -> PlanningEstimates:
     """BPI-UCBVI, for one goal. constants: paper, or scaled=c. horizon: H, instead of AdaGoal-UCBVI's."""
     from adagoal.baselines.bpi_ucbvi import BPI
@@ -200,7 +192,7 @@ METHODS = {
     "disco": declare_baseline("disco", "DisCo"),
     "valae": declare_baseline("valae", "VALAE", needs_known_size=True),
     "lae": declare_baseline("lae", "LAE", needs_known_size=True),
-    "gosprl": Method(build_gosprl, run_self_directed, uses_goal_rule=False, needs_known_size=True),
+    "gosprl": declare_baseline("gosprl", "Gosprl", needs_known_size=True),
     "bpi-ucbvi": Method(build_bpi_ucbvi, needs_known_size=True),
     "intervals": Method(build_intervals, radius_can_grow=True, supports_probabilities=True, supports_action_masks=True),
     "likelihood": Method(build_likelihood, radius_can_grow=True),

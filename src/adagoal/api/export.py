@@ -47,10 +47,10 @@ from adagoal.core.environment import TabularEnv
 from adagoal.core.errors import InputError
 from adagoal.core.file_io import write_json, write_text
 from adagoal.core.transition_data import TransitionCounts
-from adagoal.core.types import Bools, Floats, Longs
+from adagoal.core.types import Bools, Floats
 from adagoal.envs import storm_formats
 from adagoal.envs.simulator import ModelSimulator
-from adagoal.envs.storm_formats import ExplicitModel
+from adagoal.envs.storm_formats import ExplicitChoice, ExplicitState
 from adagoal.planning.model_arrays import EmpiricalModel
 from adagoal.reachability.estimates import ReachProbabilities
 from adagoal.runs.result import Result, load_result
@@ -70,15 +70,6 @@ class ExportedRun(NamedTuple):
     label_sets: dict[str, Bools]  # by label, whether a state has it [N]
     has_known_size: bool  # whether the number of states is known
     has_reset: bool  # False: the run is about attempts without a reset (``within``)
-
-
-class ExportedChoice(NamedTuple):
-    """One choice of a state: an action with its successors and their probability intervals."""
-
-    name: str
-    successors: Longs
-    low: Floats
-    high: Floats
 
 
 def export(
@@ -129,14 +120,14 @@ def export(
     graph = f"With {level}, and under an assumption. {assumption}"
     empirical = "Frequencies, without a guarantee. Pairs never tried are left out."
     models = {
-        "certified": _certified_model(exported, certified, low, high),
-        "graph-preserving": _observed_model(exported, graph, np.maximum(low, MIN_GRAPH_PROBABILITY), high),
-        "empirical": _observed_model(exported, empirical, p, p),
+        "certified": (certified, _certified_states(exported, low, high)),
+        "graph-preserving": (graph, _observed_states(exported, np.maximum(low, MIN_GRAPH_PROBABILITY), high)),
+        "empirical": (empirical, _observed_states(exported, p, p)),
     }
     paths = []
     for name, model in models.items():
         paths.append(target / f"{name}.{format}")
-        storm_formats.write_explicit_model(model, paths[-1])
+        storm_formats.write_explicit_model(paths[-1], *model)
     paths.append(target / "policies.json")
     write_json(paths[-1], _policies_to_json(exported, result))
     if result.setting.within is not None:
@@ -198,31 +189,40 @@ def _load_exported_run(folder: Path, result: Result, env: api.EnvOverride, trust
     return ExportedRun(run_env, counts, empirical, reset_q, n_states, label_sets, has_known_size, has_reset)
 
 
-def _certified_model(run: ExportedRun, comment: str, low: Floats, high: Floats) -> ExplicitModel:
+def _certified_states(run: ExportedRun, low: Floats, high: Floats) -> list[ExplicitState]:
+    N = run.n_states
     if not run.has_reset:
-        extra = ["anything", "nothing"]
-        ends = tuple(run.n_states + i for i in range(2))
-        rows = [_choices_of_state(run, s, low, high, ends) for s in range(run.n_states)]
-        rows += [[_deterministic_choice("stay", end)] for end in ends]
-        return _join_choices(run, comment, rows, extra)
-    unseen = [] if run.has_known_size else [run.n_states]
-    elsewhere = run.n_states + len(unseen)
-    rows = [_choices_of_state(run, s, low, high, (elsewhere,)) for s in range(run.n_states)]
-    rows += [[_deterministic_choice("untried", elsewhere), _reset_choice(run, (elsewhere,))] for _ in unseen]
-    anywhere = np.arange(elsewhere)
-    rows.append([ExportedChoice("anything", anywhere, np.zeros(elsewhere), np.ones(elsewhere))])
-    return _join_choices(run, comment, rows, ["unseen", "elsewhere"][-1 - len(unseen) :])
+        goals = [name for name in run.label_sets if name.startswith("goal_")]
+        # "Anything" counts as every goal.
+        anything = ExplicitState("anything", 1.0, [*goals, "anything"], [_deterministic_choice("stay", N)])
+        nothing = ExplicitState("nothing", 1.0, ["nothing"], [_deterministic_choice("stay", N + 1)])
+        return [*_observed_states(run, low, high, (N, N + 1)), anything, nothing]
+    elsewhere = N if run.has_known_size else N + 1
+    states = _observed_states(run, low, high, (elsewhere,))
+    if not run.has_known_size:
+        choices = [_deterministic_choice("untried", elsewhere), _reset_choice(run, (elsewhere,))]
+        states.append(ExplicitState("unseen", 1.0, ["unseen"], choices))
+    anywhere = ExplicitChoice("anything", np.arange(elsewhere), np.zeros(elsewhere), np.ones(elsewhere))
+    # "Elsewhere" costs nothing: the step there was counted in the state before.
+    return [*states, ExplicitState("elsewhere", 0.0, ["elsewhere"], [anywhere])]
 
 
-def _observed_model(run: ExportedRun, comment: str, low: Floats, high: Floats) -> ExplicitModel:
-    """Return a model without unobserved successors; bounds [X, K] are on the observed ones."""
-    rows = [_choices_of_state(run, s, low, high, ()) for s in range(run.n_states)]
-    return _join_choices(run, comment, rows, [])
+def _observed_states(
+    run: ExportedRun, low: Floats, high: Floats, elsewhere: tuple[int, ...] = ()
+) -> list[ExplicitState]:
+    """Return the states of the run; bounds [X, K] are on the observed successors."""
+    states = []
+    for s in range(run.n_states):
+        labels = [name for name, members in run.label_sets.items() if members[s]]
+        labels = ["init", *labels] if s == run.counts.start else labels
+        choices = _choices_of_state(run, s, low, high, elsewhere)
+        states.append(ExplicitState(_exported_state_name(run, s), 1.0, labels, choices))
+    return states
 
 
 def _choices_of_state(
     run: ExportedRun, state: int, low: Floats, high: Floats, elsewhere: tuple[int, ...]
-) -> list[ExportedChoice]:
+) -> list[ExplicitChoice]:
     """Return the choices of a state. Bounds [X, K] are on p(. | O), the kernel given an observed successor.
 
     ``elsewhere`` are the states for unobserved successors; without any the model omits them.
@@ -241,7 +241,7 @@ def _choices_of_state(
         successors, ends = model.successor[x, used].astype(np.int64), (low[x, used], high[x, used])
         if not elsewhere:
             if model.support[x]:
-                choices.append(ExportedChoice(name, successors, *ends))
+                choices.append(ExplicitChoice(name, successors, *ends))
         elif not model.support[x] and len(elsewhere) == 1:
             choices.append(_deterministic_choice(name, elsewhere[0]))
         else:
@@ -250,47 +250,22 @@ def _choices_of_state(
             # p = p(. | O) * P(O) and P(O) is in [1 - q, 1]: the lower end shrinks, the upper end stays.
             bounds = np.append((1 - q) * ends[0], [0.0] * len(unseen)), np.append(ends[1], [q] * len(unseen))
             successors = np.append(successors, unseen).astype(np.int64)
-            choices.append(ExportedChoice(name, successors, *bounds))
+            choices.append(ExplicitChoice(name, successors, *bounds))
     if run.has_reset:
         return [*choices, _reset_choice(run, elsewhere)]
     return choices or [_deterministic_choice("stay", state)]
 
 
-def _reset_choice(run: ExportedRun, elsewhere: tuple[int, ...]) -> ExportedChoice:
+def _reset_choice(run: ExportedRun, elsewhere: tuple[int, ...]) -> ExplicitChoice:
     """Return the reset; it may lead ``elsewhere`` if the start is uncertain."""
     if not elsewhere or run.reset_q == 0.0:
         return _deterministic_choice("reset", run.counts.start)
     successors = np.array([run.counts.start, *elsewhere])
-    return ExportedChoice("reset", successors, np.array([1 - run.reset_q, 0.0]), np.array([1.0, run.reset_q]))
+    return ExplicitChoice("reset", successors, np.array([1 - run.reset_q, 0.0]), np.array([1.0, run.reset_q]))
 
 
-def _deterministic_choice(name: str, successor: int) -> ExportedChoice:
-    return ExportedChoice(name, np.array([successor]), np.ones(1), np.ones(1))
-
-
-def _join_choices(run: ExportedRun, comment: str, rows: list[list[ExportedChoice]], extra: list[str]) -> ExplicitModel:
-    """Join the choices of all states; ``extra`` are the names of the states that the run does not have."""
-    choices = [choice for row in rows for choice in row]
-    names = [_exported_state_name(run, s) for s in range(run.n_states)]
-    return ExplicitModel(
-        comment=comment,
-        start=run.counts.start,
-        state_names=(*names, *extra),
-        # "Elsewhere" is no step of its own: the step there was counted in the state before.
-        state_costs=np.array([*[1.0] * run.n_states, *(name != "elsewhere" for name in extra)]),
-        first_choice=np.cumsum([0, *map(len, rows)]),
-        choice_actions=tuple(choice.name for choice in choices),
-        indptr=np.cumsum([0, *(len(choice.successors) for choice in choices)]),
-        successors=np.concatenate([choice.successors for choice in choices]),
-        low=np.concatenate([choice.low for choice in choices]),
-        high=np.concatenate([choice.high for choice in choices]),
-        # "Anything" counts as every goal.
-        label_sets={
-            name: np.append(members, [one == "anything" and name.startswith("goal_") for one in extra]).astype(bool)
-            for name, members in run.label_sets.items()
-        }
-        | {name: np.array([*[""] * run.n_states, *extra]) == name for name in extra},
-    )
+def _deterministic_choice(name: str, successor: int) -> ExplicitChoice:
+    return ExplicitChoice(name, np.array([successor]), np.ones(1), np.ones(1))
 
 
 def _exported_state_name(run: ExportedRun, state: int) -> str:

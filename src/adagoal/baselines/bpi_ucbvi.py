@@ -1,7 +1,7 @@
 """BPI-UCBVI (Menard et al. 2021, "Fast active learning for pure exploration in reinforcement learning"), for one goal.
 
 Best-policy identification over H stages, in costs: reach the goal g, every step costs one. It uses the recursion of
-:mod:`adagoal.planning.horizon_recursion`, whose ancestor it is, for the goal space {g} with
+:mod:`adagoal.tabular.ucbvi`, whose ancestor it is, for the goal space {g} with
 
     weight = beta* / n,   flat = 14 H^2 beta / n,   flat_u = 36 H^2 beta / n,   correction = 1/H,
     beta*  = c (log(3 S A H / delta) + log(8 e (n + 1))),    beta = c (log(3 S A H / delta) + S log(8 e (n + 1))),

@@ -9,7 +9,7 @@ K = {s0}; in every round:
 
 2. candidates: W = {u outside K : p_hat(u|s, a) >= (1 - eps/2)/L for some (s, a) in K x A}; stop if W is empty;
 3. for each u in W compute the optimistic shortest path to u restricted to K, up to eps/(6L)
-   (:mod:`adagoal.baselines.optimistic_paths`);
+   (:mod:`adagoal.baselines.self_directed`);
 4. take the u of smallest optimistic value from s0: stop if it exceeds L, else add it to K.
 
 The answer is K, with policies restricted to K that are planned again on all samples ("policy consolidation").
@@ -39,8 +39,7 @@ import math
 import numpy as np
 
 from adagoal.baselines.incremental import IncrementalMethod
-from adagoal.baselines.optimistic_paths import deviation_spread, empirical_rows
-from adagoal.baselines.self_directed import PlannedRollout
+from adagoal.baselines.self_directed import PlannedRollout, deviation_spread, empirical_rows
 from adagoal.core.types import Actions, Floats, Longs
 
 

@@ -9,7 +9,7 @@ doubled or a requirement is met (:meth:`adagoal.baselines.self_directed.SelfDire
     eta(x) = 2 sum over s' of beta(s'|x) <= 1/(2 W),  by  b(x) = 256 W^2 Theta(x) l(n) + 48 W m(x) l(n),
 
 with Theta(x) = (sum sqrt(p_hat (1 - p_hat)))^2, m(x) the number of successors observed, and l and beta of
-:mod:`adagoal.baselines.optimistic_paths`. Let v be the largest optimistic value over all states and goals. Then
+:mod:`adagoal.baselines.self_directed`. Let v be the largest optimistic value over all states and goals. Then
 v <= D. For the optimistic model p_tilde, |p_tilde - p| <= eta in L1, so its values satisfy V >= 1 - eta v + p V along
 its own policies, hence D <= v / (1 - eta v) =: D_hat. Stop when D_hat <= W: then eta v <= 1/2, and
 D <= D_hat <= 2 v <= 2 D.
@@ -33,29 +33,24 @@ ends. The diameter is that of the MDP with its reset, at most D_0 + 1.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from adagoal.baselines import optimistic_paths as paths
-from adagoal.baselines.self_directed import PlannedRollout, SelfDirectedMethod
+from adagoal.baselines import self_directed as paths
 from adagoal.core.goal_space import membership_mask
-from adagoal.core.types import Actions, Floats, Longs
+from adagoal.core.types import Actions, Floats
 
 VALUE_CAP = 1e6  # plans cut values here
 VALUE_PRECISION = 1e-3  # relative error of the values behind the answer and the diameter
 
 
-@dataclass(eq=False)
-class Gosprl(SelfDirectedMethod):
-    """Goal-free, cost-free exploration; or only the collection of ``samples`` of every pair."""
-
-    samples: Longs | int | None = None  # one number or [X]: the requirement b of a plain collection
+class Gosprl(paths.SelfDirectedMethod):
+    """Goal-free, cost-free exploration."""
 
     FACTS_SCHEMA: ClassVar[dict[str, Any]] = {
-        **SelfDirectedMethod.FACTS_SCHEMA,
+        **paths.SelfDirectedMethod.FACTS_SCHEMA,
         "W": {"type": "number", "minimum": 1, "maximum": 2**62},
         "diameter": {"type": ["number", "null"], "exclusiveMinimum": 0},
     }
@@ -70,11 +65,11 @@ class Gosprl(SelfDirectedMethod):
         self._goal_values, self._goal_policies = np.full(len(self.column), np.inf), np.zeros((0, 0), np.int16)
         self._answered_at = -1
 
-    def advance(self) -> PlannedRollout | None:
+    def advance(self) -> paths.PlannedRollout | None:
         """Collect samples for the diameter, then for the goals."""
         rollout = self.collect_samples(self.required_counts(), self._all_states, VALUE_CAP)
         if rollout is None:
-            if self.samples is None and self.diameter is None:
+            if self.diameter is None:
                 self._estimate_diameter()
             else:
                 self.stopped = True
@@ -83,8 +78,6 @@ class Gosprl(SelfDirectedMethod):
     def required_counts(self) -> Floats:
         """b [X] of the current phase."""
         c = self.counts
-        if self.samples is not None:
-            return np.broadcast_to(np.asarray(self.samples, float), len(c.n))
         theta = paths.deviation_spread(c, self._all_states)
         if self.diameter is None:
             # 256 and 48 make each half of eta, 2 * 2 sqrt(Theta l / n) and 2 * 6 m l / n, at most 1/(4W).

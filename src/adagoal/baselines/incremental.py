@@ -16,8 +16,12 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from adagoal.baselines.optimistic_paths import optimistic_rows, solve_restricted_paths
-from adagoal.baselines.self_directed import PlannedRollout, SelfDirectedMethod
+from adagoal.baselines.self_directed import (
+    PlannedRollout,
+    SelfDirectedMethod,
+    optimistic_rows,
+    solve_restricted_paths,
+)
 from adagoal.core.environment import NO_LIMIT, ExplorationPlan, RolloutOutcome
 from adagoal.core.file_formats import COUNT_SCHEMA, ArraySchema, ArraySpec
 from adagoal.core.transition_data import MAX_TRANSITIONS
@@ -114,7 +118,7 @@ class IncrementalMethod(SelfDirectedMethod):
         precision = min(self.epsilon, 1.0) / (6 * self.L)
         for target, mask in zip(targets.tolist(), self.target_masks(targets), strict=True):
             self.plans += 1
-            # For policies restricted to K, all states outside K but the target are one (optimistic_paths.py).
+            # For policies restricted to K, all states outside K but the target are one (self_directed.py).
             rows = optimistic_rows(self.counts, self.c, self.effective_delta, ~self.known_states & ~mask)
             problem = rows, self.known_states, mask[None], precision, self._value_cap
             (V,), (policy,) = solve_restricted_paths(self.counts, *problem)

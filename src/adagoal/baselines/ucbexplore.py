@@ -5,7 +5,7 @@ K = {s0}; in every round:
 1. *state discovery*: try every pair of K x A at least L log(4 |K|^2 / delta) times; the successors outside K are the
    candidates U;
 2. for each u in U compute the optimistic shortest path to u restricted to K
-   (:mod:`adagoal.baselines.optimistic_paths`); take the u of smallest optimistic value from s0; stop if U is empty or
+   (:mod:`adagoal.baselines.self_directed`); take the u of smallest optimistic value from s0; stop if U is empty or
    the value exceeds L;
 3. *policy evaluation*: play its policy from s0 for 6 c h^-3 log(16 |K|^2 / delta) episodes, h = min(e, 1)/8 with
    e = epsilon / L. If these take t steps on average with (t + h L + h)/(1 - h) <= (1 + 8 h) L, add u to K with this

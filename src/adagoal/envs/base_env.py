@@ -9,7 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, final
+from typing import Any, ClassVar, NamedTuple, Protocol, final
 
 import numpy as np
 
@@ -26,9 +26,6 @@ from adagoal.envs.env_backends import ActionMask
 from adagoal.envs.episode_loop import NEW_STATE, NO_EVENT, REPLAN_DUE, STEP_FAILED
 from adagoal.envs.observation_keys import StateKey
 from adagoal.parallel.worker_process import WorkerKilled
-
-if TYPE_CHECKING:
-    from adagoal.envs.gym_adapter import IndexedEnv
 
 INITIAL_STATES = 64  # states allocated at first, if states are numbered as they are met
 LabelledStates = list[tuple[StateKey, str]]  # keys and labels, in the order of the state numbers
@@ -221,6 +218,23 @@ class MonitoredEnv(BaseEnv, ABC):
             raise failure
 
 
+class SteppableEnv(Protocol):
+    """What a rollout steps: an :class:`~adagoal.envs.gym_adapter.IndexedEnv`, or a known model."""
+
+    n_actions: int
+    start: int
+    state_bound: int
+    needs_reset: bool  # whether the environment truncated the episode
+    has_virtual_start: bool  # whether the start is a state of its own, before the first random observation
+
+    @property
+    def action_mask(self) -> ActionMask: ...  # of the current state
+    @property
+    def n_known_states(self) -> int: ...
+    def reset_to_start(self) -> int: ...
+    def step(self, state: int, action: int) -> tuple[int, bool]: ...
+
+
 class ActionMasks:
     """Masks of the states met so far; environments report them at every visit (``info["action_mask"]``).
 
@@ -270,10 +284,10 @@ class CountingEnv:
 
     def __init__(
         self,
-        env: IndexedEnv,
+        env: SteppableEnv,
         plan: ExplorationPlan,
         counts: TransitionCounts,
-        markov_tests: MarkovTests,
+        markov_tests: MarkovTests | None,
         diagnostics: Diagnostics,
         use_masks: bool,
     ) -> None:
@@ -384,7 +398,8 @@ class CountingEnv:
         # Visits include resets, which have no pair.
         states = np.where(moves >= 0, moves // counts.n_actions, -1 - moves)
         counts.visits += np.bincount(states, minlength=counts.n_states)
-        self._markov_tests.add_transitions(moves, next_states)
+        if self._markov_tests is not None:
+            self._markov_tests.add_transitions(moves, next_states)
         if counts.transition_log is not None:
             counts.transition_log.append_steps(moves, next_states)
         while not _count_steps(self._steps, n_steps, self._n_counted, *counts.transition_arrays()):

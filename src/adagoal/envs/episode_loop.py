@@ -206,19 +206,12 @@ def choose_action(env: EpisodeEnv, plan: EpisodePlan, state: int, column: int, e
 
 
 class CountingModel(NamedTuple):
-    """A known model, and the counts of a run, which the compiled loop updates; they have room for all its successors.
-
-    The counts have room for one more state than the states that have a number.
-    """
+    """Arrays of a known model, and of counts with room for all its successors, which the compiled loop updates."""
 
     indptr: Longs
     successors: Ints
     cumulative: Floats  # [nnz] cumulative probabilities inside each row, infinite at its end
-    terminal_states: Bools  # [states of the model]
-    absent_pairs: Bools  # [pairs of the model], or empty
-    state_of_number: Longs  # [S] the model's state of every number
-    number_of_state: Ints  # [states of the model] the number of every state, -1 if it was not met
-    n_met: Longs  # [1] number of states that have a number
+    terminal: Bools
     start: int
     replan_thresholds: Longs  # [X] tries of each pair after which a new plan is due
     seen_successor: Ints
@@ -229,10 +222,35 @@ class CountingModel(NamedTuple):
     settled: Longs
     visits: Longs
     seen: Bools
-    terminal: Bools
     absent: Bools
-    steps: Longs  # [n, 2] log of moves and next states; empty if steps are not recorded
-    n_logged: Longs  # [1]
+
+
+class NumberedModel(NamedTuple):
+    """A :class:`CountingModel` whose states are numbered as they are met; counts and ``terminal`` have these numbers.
+
+    The counts have room for one more state than the states met, which ``n_met`` [1] counts.
+    """
+
+    indptr: Longs
+    successors: Ints
+    cumulative: Floats
+    terminal: Bools
+    start: int
+    replan_thresholds: Longs
+    seen_successor: Ints
+    counted: Longs
+    recent: Longs
+    support: Ints
+    n: Longs
+    settled: Longs
+    visits: Longs
+    seen: Bools
+    absent: Bools
+    state_of_number: Longs  # [S] the model's state of every number
+    number_of_state: Ints  # [states of the model] the number of every state, -1 if it was not met
+    n_met: Longs
+    terminal_states: Bools  # [states of the model]
+    absent_pairs: Bools  # [pairs of the model], or empty
 
 
 @overload(sample_column, inline="always")
@@ -263,58 +281,70 @@ def _compiled_choose_action(env, plan, state, column, episode_steps):  # type: i
 def _compiled_reset_from(env, state):  # type: ignore[no-untyped-def]
     def reset(env, state):  # type: ignore[no-untyped-def]
         env.visits[state] += 1
-        _log_step(env, -1 - state, env.start)  # type: ignore[no-untyped-call]
-        return np.int64(env.start)
+        return env.start
 
     return reset
 
 
 @overload(take_action, inline="always")
 def _compiled_take_action(env, state, action, rng):  # type: ignore[no-untyped-def]
+    if "state_of_number" in env.fields:
+        return _take_numbered_action
+
     def step(env, state, action, rng):  # type: ignore[no-untyped-def]
-        A = env.n.shape[0] // env.visits.shape[0]
-        pair = state * A + action
+        env.visits[state] += 1
+        pair = state * (env.n.shape[0] // env.visits.shape[0]) + action
         # An absent action is the reset: it is a visit, but there is nothing to learn and no count.
         if env.absent[pair]:
-            return reset_from(env, state), NO_EVENT
-        env.visits[state] += 1
-        u, k = rng.random(), env.indptr[env.state_of_number[state] * A + action]
+            return np.int64(env.start), NO_EVENT
+        u, k = rng.random(), env.indptr[pair]
         # A linear search, as most rows are short. The last entry of a row is infinite, so the search ends inside it.
         while env.cumulative[k] <= u:
             k += 1
-        successor = env.successors[k]
-        if env.number_of_state[successor] < 0:
-            env.number_of_state[successor], env.state_of_number[env.n_met[0]] = env.n_met[0], successor
-            env.n_met[0] += 1
-        next_state = np.int64(env.number_of_state[successor])
+        next_state = np.int64(env.successors[k])
         # The arrays have room for all successors of the model, so no row can be full here.
         count_transition(pair, next_state, env.seen_successor, env.counted, env.recent, env.support, env.n, env.settled)
-        _log_step(env, pair, next_state)  # type: ignore[no-untyped-call]
-        is_new = not env.seen[next_state]
-        if is_new:
-            _mark_new_state(env, next_state, successor, A)  # type: ignore[no-untyped-call]
-        # Without room for another state the rollout must end, and the next one enlarges the arrays.
-        if is_new and (env.n_met[0] < len(env.visits) or env.n_met[0] == len(env.number_of_state)):
+        if not env.seen[next_state]:
+            env.seen[next_state] = True
             return next_state, NEW_STATE
-        return next_state, REPLAN_DUE if is_new or env.n[pair] >= env.replan_thresholds[pair] else NO_EVENT
+        return next_state, REPLAN_DUE if env.n[pair] >= env.replan_thresholds[pair] else NO_EVENT
 
     return step
 
 
 @register_jitable
-def _log_step(env, move, next_state):  # type: ignore[no-untyped-def]
-    if len(env.steps):
-        env.steps[env.n_logged[0], 0], env.steps[env.n_logged[0], 1] = move, next_state
-        env.n_logged[0] += 1
+def _take_numbered_action(env, state, action, rng):  # type: ignore[no-untyped-def]
+    A = env.n.shape[0] // env.visits.shape[0]
+    env.visits[state] += 1
+    pair = state * A + action
+    if env.absent[pair]:
+        return np.int64(env.start), NO_EVENT
+    u, k = rng.random(), env.indptr[env.state_of_number[state] * A + action]
+    while env.cumulative[k] <= u:
+        k += 1
+    successor = env.successors[k]
+    is_new = env.number_of_state[successor] < 0
+    if is_new:
+        _number_state(env, successor, A)  # type: ignore[no-untyped-call]
+    next_state = np.int64(env.number_of_state[successor])
+    count_transition(pair, next_state, env.seen_successor, env.counted, env.recent, env.support, env.n, env.settled)
+    # Without room for another state the rollout must end, and the next one enlarges the arrays.
+    if is_new and (env.n_met[0] < len(env.visits) or env.n_met[0] == len(env.number_of_state)):
+        return next_state, NEW_STATE
+    return next_state, REPLAN_DUE if is_new or env.n[pair] >= env.replan_thresholds[pair] else NO_EVENT
 
 
 @register_jitable
-def _mark_new_state(env, state, model_state, A):  # type: ignore[no-untyped-def]
-    env.seen[state], env.terminal[state] = True, env.terminal_states[model_state]
+def _number_state(env, model_state, A):  # type: ignore[no-untyped-def]
+    """Give a state of the model the next number."""
+    number = env.n_met[0]
+    env.n_met[0] += 1
+    env.number_of_state[model_state], env.state_of_number[number] = number, model_state
+    env.seen[number], env.terminal[number] = True, env.terminal_states[model_state]
     # As TransitionCounts.mark_absent_pairs.
     for a in range(A if len(env.absent_pairs) else 0):
         if env.absent_pairs[model_state * A + a]:
-            x = state * A + a
+            x = number * A + a
             env.absent[x], env.support[x], env.seen_successor[x, 0] = True, 1, env.start
 
 

@@ -19,10 +19,9 @@ from __future__ import annotations
 import contextlib
 import re
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -232,45 +231,37 @@ def _silence_storm(storm: Any, problem: str, argument: str | None = "env") -> It
         set_level(level_before)
 
 
-@dataclass(frozen=True)
-class ExplicitModel:
-    """An MDP for other tools: S states and R choices, in the order of their states.
+class ExplicitChoice(NamedTuple):
+    """A choice of a state: an action, its successors, and the interval of each probability, [low, high]."""
 
-    A probability is an interval [low, high]. If low = high for all transitions, the file contains plain numbers. The
-    reward model "steps" has the costs of the states, which some programs read and those of choices not.
+    action: str
+    successors: Longs
+    low: Floats
+    high: Floats
+
+
+class ExplicitState(NamedTuple):
+    """A state of an MDP for other tools."""
+
+    name: str  # may be empty
+    # Steps that any choice takes, for the reward model "steps". Some programs do not read rewards of choices.
+    cost: float
+    labels: list[str]  # the start has the label "init"
+    choices: list[ExplicitChoice]
+
+
+def write_explicit_model(path: Path, comment: str, states: Sequence[ExplicitState]) -> None:
+    """Write a DRN or UMB file; the suffix of the path is the format. Storm converts DRN to UMB.
+
+    If low = high for all transitions, the file contains plain numbers.
     """
-
-    comment: str  # written into the file
-    start: int  # labelled ``init``
-    state_names: tuple[str, ...]  # [S], may be empty
-    state_costs: Floats  # [S] steps that a choice of the state takes
-    first_choice: Longs  # [S + 1] the choices of state s are first_choice[s] to first_choice[s + 1]
-    choice_actions: tuple[str, ...]  # [R] names of actions
-    indptr: Longs  # [R + 1] the transitions of choice c are indptr[c] to indptr[c + 1]
-    successors: Longs  # [nnz]
-    low: Floats  # [nnz]
-    high: Floats  # [nnz]
-    label_sets: Mapping[str, Bools]  # labels: named sets of states, each [S]
-
-    @property
-    def is_exact(self) -> bool:
-        """Whether all probabilities are plain numbers."""
-        return bool((self.low == self.high).all())
-
-    def labels_of_state(self, state: int) -> list[str]:
-        """Return the labels of a state."""
-        labels = [name for name, members in self.label_sets.items() if members[state]]
-        return ["init", *labels] if state == self.start else labels
-
-
-def write_explicit_model(model: ExplicitModel, path: Path) -> None:
-    """Write a DRN or UMB file; the suffix of the path is the format. Storm converts DRN to UMB."""
-    text = "\n".join(_format_drn_lines(model)) + "\n"
+    is_exact = all((choice.low == choice.high).all() for state in states for choice in state.choices)
+    text = "\n".join(_format_drn_lines(comment, states, is_exact)) + "\n"
     if path.suffix == ".drn":
         file_io.write_text(path, text)
         return
     storm = _import_storm("umb", "format")
-    build = storm.build_model_from_drn if model.is_exact else storm.build_model_from_drn[storm.Interval]
+    build = storm.build_model_from_drn if is_exact else storm.build_model_from_drn[storm.Interval]
     options = storm.io.DirectEncodingParserOptions()
     options.build_choice_labeling = True
     with tempfile.TemporaryDirectory() as folder:
@@ -280,21 +271,21 @@ def write_explicit_model(model: ExplicitModel, path: Path) -> None:
         file_io.write_atomically(path, file_io.bytes_content(umb.read_bytes()))
 
 
-def _format_drn_lines(model: ExplicitModel) -> Iterator[str]:
-    yield from (f"// {line}" for line in model.comment.splitlines())
-    yield from ("@type: MDP", f"@value_type: {'double' if model.is_exact else 'double-interval'}", "@parameters", "")
-    yield from ("@reward_models", "steps", "@nr_states", str(len(model.first_choice) - 1))
-    yield from ("@nr_choices", str(len(model.choice_actions)), "@model")
-    for state in range(len(model.first_choice) - 1):
-        labels = map(_to_identifier, model.labels_of_state(state))
-        yield " ".join([f"state {state} [{model.state_costs[state]:g}]", *labels])
-        if model.state_names[state]:
-            yield f"// {' '.join(model.state_names[state].split())}"
-        for choice in range(model.first_choice[state], model.first_choice[state + 1]):
-            yield f"\taction {_to_identifier(model.choice_actions[choice])} [0]"
-            for k in range(model.indptr[choice], model.indptr[choice + 1]):
-                low, high = float(model.low[k]), float(model.high[k])
-                yield f"\t\t{model.successors[k]} : " + (f"{low!r}" if model.is_exact else f"[{low!r}, {high!r}]")
+def _format_drn_lines(comment: str, states: Sequence[ExplicitState], is_exact: bool) -> Iterator[str]:
+    yield f"// {comment}"
+    yield from ("@type: MDP", f"@value_type: {'double' if is_exact else 'double-interval'}", "@parameters", "")
+    yield from ("@reward_models", "steps", "@nr_states", str(len(states)))
+    yield from ("@nr_choices", str(sum(len(state.choices) for state in states)), "@model")
+    for number, state in enumerate(states):
+        yield " ".join([f"state {number} [{state.cost:g}]", *map(_to_identifier, state.labels)])
+        if state.name:
+            yield f"// {' '.join(state.name.split())}"
+        for choice in state.choices:
+            yield f"\taction {_to_identifier(choice.action)} [0]"
+            bounds = zip(choice.successors.tolist(), choice.low.tolist(), choice.high.tolist(), strict=True)
+            yield from (
+                f"\t\t{t} : {low!r}" if is_exact else f"\t\t{t} : [{low!r}, {high!r}]" for t, low, high in bounds
+            )
 
 
 def _to_identifier(name: str) -> str:

@@ -178,15 +178,27 @@ def audit_policies(
         value = None if policy is None else solver.policy_value(mdp, policy, members)
         # inf - inf would be NaN.
         gap = None if value is None else value - best if math.isfinite(best) else math.inf
-        bounds = (lower or {}).get(g), (upper or {}).get(g)
-        in_G_L = g in space and _value_at_most(best, radius)
-        in_G_L_eps = g in space and _value_at_most(best, radius + epsilon)
-        where = g in space, in_G_L, in_G_L_eps, g in X
-        failures = _policy_failures(g in X, value, gap, epsilon)
-        failures += _membership_failures(g in X, g in space, in_G_L, in_G_L_eps, best, radius, epsilon)
-        failures += _certificate_failures(best, value, *bounds)
+        low, high = (lower or {}).get(g), (upper or {}).get(g)
+        in_G_L, in_G_L_eps = (g in space and bool(is_at_most(best, limit)) for limit in (radius, radius + epsilon))
+        slow = False
+        if value is not None and gap is not None and math.isfinite(value):
+            # The gap is a difference of two values, so the tolerance for rounding is relative to the values.
+            slow = not is_at_most(value, value - gap + epsilon)
+        far, high_lower = g in X & space and not in_G_L_eps, low is not None and not is_at_most(low, best)
+        low_upper = high is not None and value is not None and not is_at_most(value, high)
+        failures = {
+            "C1: no policy was returned": g in X and value is None,
+            "C1: the policy may never reach the goal": value == math.inf,
+            f"C1: the policy takes {gap or 0:.6g} steps more than the best one, epsilon is {epsilon:g}": slow,
+            f"C2: missing, although V* = {best:.6g} <= L = {radius:g}": in_G_L and g not in X,
+            "C2: returned, although outside the goal space": g in X - space,
+            f"C2: returned, although V* = {best:.6g} > L + epsilon = {radius + epsilon:g}": far,
+            f"certificate: lower bound {low or 0:.6g} > V* = {best:.6g}": high_lower,
+            f"certificate: upper bound {high or 0:.6g} < V^pi = {value or 0:.6g}": low_upper,
+        }
         shown = best if g in X or in_G_L_eps else None
-        rows.append(_make_finding(g, names or mdp.labels, shown, value, gap, epsilon, where, bounds, failures))
+        where = g in space, in_G_L, in_G_L_eps, g in X
+        rows.append(_make_finding(g, names or mdp.labels, shown, value, gap, epsilon, where, (low, high), failures))
     return _make_audit(rows, radius, epsilon)
 
 
@@ -199,58 +211,21 @@ def _make_finding(
     epsilon: float,
     where: tuple[bool, bool, bool, bool],
     bounds: tuple[float | None, float | None],
-    failures: Sequence[str],
+    failures: Mapping[str, bool | Bools],
 ) -> GoalFinding:
     """``where``: whether the goal is in the goal space, in G_L, in G_{L + epsilon}, in X."""
     margin = None if gap is None else epsilon - gap
-    is_wrong = any(text.startswith("certificate") for text in failures)
+    found = tuple(text for text, failed in failures.items() if failed)
+    is_wrong = any(text.startswith("certificate") for text in found)
     certificate_holds = None if bounds == (None, None) else not is_wrong
     label = labels[goal] if labels else str(goal)
-    return GoalFinding(goal, label, optimal, value, gap, margin, *where, *bounds, certificate_holds, tuple(failures))
+    return GoalFinding(goal, label, optimal, value, gap, margin, *where, *bounds, certificate_holds, found)
 
 
 def _make_audit(rows: Sequence[GoalFinding], radius: float, epsilon: float, probability: float | None = None) -> Audit:
     failed = {text.partition(":")[0] for row in rows for text in row.failures}
     c1, c2, certificates = (name not in failed for name in ("C1", "C2", "certificate"))
     return Audit(c1, c2, certificates, radius, epsilon, tuple(rows), probability)
-
-
-def _policy_failures(in_X: bool, value: float | None, gap: float | None, epsilon: float) -> list[str]:
-    if not in_X:
-        return []
-    if value is None or gap is None:
-        return ["C1: no policy was returned"]
-    if value == math.inf:
-        return ["C1: the policy may never reach the goal"]
-    # The gap is a difference of two values, so the tolerance for rounding is relative to the values.
-    if _value_at_most(value, value - gap + epsilon):
-        return []
-    return [f"C1: the policy takes {gap:.6g} steps more than the best one, epsilon is {epsilon:g}"]
-
-
-def _membership_failures(
-    in_X: bool, in_space: bool, in_G_L: bool, in_G_L_eps: bool, best: float, radius: float, epsilon: float
-) -> list[str]:
-    if in_G_L and not in_X:
-        return [f"C2: missing, although V* = {best:.6g} <= L = {radius:g}"]
-    if in_X and not in_space:
-        return ["C2: returned, although outside the goal space"]
-    if in_X and not in_G_L_eps:
-        return [f"C2: returned, although V* = {best:.6g} > L + epsilon = {radius + epsilon:g}"]
-    return []
-
-
-def _certificate_failures(best: float, value: float | None, lower: float | None, upper: float | None) -> list[str]:
-    failures = []
-    if lower is not None and not _value_at_most(lower, best):
-        failures.append(f"certificate: lower bound {lower:.6g} > V* = {best:.6g}")
-    if upper is not None and value is not None and not _value_at_most(value, upper):
-        failures.append(f"certificate: upper bound {upper:.6g} < V^pi = {value:.6g}")
-    return failures
-
-
-def _value_at_most(value: float, bound: float) -> bool:
-    return bool(solver.is_at_most(value, bound))
 
 
 def _finite_or_none(value: object) -> object:
@@ -317,6 +292,6 @@ def audit_probabilities(
             f"certificate: upper bound {upper} < best probability {best:.6g}": low,
         }
         gap = None if value is None else best - value
-        where, found = (True, likely, likely_enough, g in X), [text for text, failed in failures.items() if failed]
-        rows.append(_make_finding(g, names or mdp.labels, best, value, gap, epsilon, where, (lower, upper), found))
+        where = True, likely, likely_enough, g in X
+        rows.append(_make_finding(g, names or mdp.labels, best, value, gap, epsilon, where, (lower, upper), failures))
     return _make_audit(rows, float(within), epsilon, probability)

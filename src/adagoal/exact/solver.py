@@ -31,12 +31,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import ArrayLike
 
+from adagoal.core.compiled_code import compiled
 from adagoal.core.errors import InputError
 from adagoal.core.goal_space import membership_mask, memberships_from_sets
 from adagoal.core.tabular_policy import Policy
-from adagoal.core.types import Actions, Bools, Floats, Longs
+from adagoal.core.types import Actions, Bools, Floats, Ints, Longs
 from adagoal.envs.model import TabularMDP
-from adagoal.exact import graph_kernels
 from adagoal.planning.model_arrays import SparseModel, TargetGoals, to_sparse_model
 from adagoal.planning.value_iteration import improve_policy, run_value_iteration
 
@@ -67,11 +67,11 @@ def optimal_values(mdp: TabularMDP, goals: Sequence[GoalStates] | None = None, *
     ``reset=False`` removes the reset action (the reset-free problem of ``lemma_exp_sep``).
     """
     targets, model = to_target_goals(mdp, goals), to_sparse_model(mdp, reset)
-    V: Floats = graph_kernels.hop_counts_to_goals(model, *graph_kernels.reversed_edges(model), targets, np.inf)
+    V: Floats = hop_counts_to_goals(model, *reversed_edges(model), targets, np.inf)
     # With the reset, one path from s0 makes all values finite. Only the other goals need the search below.
     for column in range(targets.size):
         if not (reset and np.isfinite(V[mdp.start, column])):
-            sure = graph_kernels.almost_sure_states(model, membership_mask(targets.column, column))
+            sure = almost_sure_states(model, membership_mask(targets.column, column))
             V[:, column] = np.where(sure, V[:, column], np.inf)
     return _solve_all_goals(model, targets, V, np.inf)
 
@@ -92,7 +92,7 @@ def periodic_value(mdp: TabularMDP, actions: ArrayLike, goal: GoalStates) -> flo
     table, members = _check_policy_table(mdp, actions, 2), goal_state_mask(mdp, goal)
     if members[mdp.start]:
         return 0.0
-    steps, success = graph_kernels.evaluate_one_period(to_sparse_model(mdp), members, table)
+    steps, success = evaluate_one_period(to_sparse_model(mdp), members, table)
     return float(steps / success) if success > 0 else float("inf")
 
 
@@ -103,7 +103,7 @@ def policy_value(mdp: TabularMDP, policy: Policy, goal: GoalStates | None = None
         return periodic_value(mdp, policy.actions, target)
     members = goal_state_mask(mdp, target)
     chain = _policy_chain(to_sparse_model(mdp), _check_policy_table(mdp, policy.actions[0], 1), members)
-    reached = graph_kernels.breadth_first_hops(chain.indptr, chain.successors, np.array([mdp.start]), np.inf) < np.inf
+    reached = breadth_first_hops(chain.indptr, chain.successors, np.array([mdp.start]), np.inf) < np.inf
     # Other states do not matter to s0. Infinite hops exclude them from the sweeps.
     hops = np.where(reached, _almost_sure_hops(chain, members), np.inf)
     return float(_evaluate_chain(chain, members, hops)[mdp.start])
@@ -119,16 +119,16 @@ def optimal_distances(mdp: TabularMDP, goals: Sequence[GoalStates] | None = None
     """
     model, targets = to_sparse_model(mdp), to_target_goals(mdp, goals)
     cap = 2.0 + within * (1.0 + 2.0 * FLOAT_ERROR)
-    backwards = graph_kernels.reversed_edges(model)
+    backwards = reversed_edges(model)
     # This ignores which states are terminal. The hops may be too few, so no near goal is skipped.
     forwards = np.ascontiguousarray(mdp.indptr[:: mdp.n_actions]), mdp.successors
-    reach = graph_kernels.breadth_first_hops(*forwards, np.array([mdp.start]), cap) < np.inf
+    reach = breadth_first_hops(*forwards, np.array([mdp.start]), cap) < np.inf
     near = np.unique(targets.column[reach])
     best = np.full(targets.size, np.inf)
     # Goals whose values in all states are in memory at the same time.
     block_size = 256
     for block in np.array_split(near[near >= 0], range(block_size, len(near), block_size)):
-        V = graph_kernels.hop_counts_to_goals(model, *backwards, select_targets(targets, block), cap)
+        V = hop_counts_to_goals(model, *backwards, select_targets(targets, block), cap)
         reached = V[mdp.start] < cap
         goal = block[reached]
         best[goal] = _solve_all_goals(model, select_targets(targets, goal), V[:, reached], cap)[mdp.start]
@@ -188,15 +188,15 @@ def _improve_until_best(model: SparseModel, actions: Actions, goal: Bools, finit
 
 def _policy_chain(model: SparseModel, actions: Actions, goal: Bools) -> SparseModel:
     """A stationary policy [S] as a model with one action and no reset; the rows of ``goal`` [S] are empty."""
-    rows, terminal = graph_kernels.policy_rows(model, actions, goal), np.zeros(actions.size, bool)
+    rows, terminal = policy_rows(model, actions, goal), np.zeros(actions.size, bool)
     return SparseModel(*rows, terminal, model.start, False)
 
 
 def _almost_sure_hops(chain: SparseModel, goal: Bools) -> Floats:
     """Hops to the goal [S], infinite if the chain may miss it."""
-    backwards = graph_kernels.reversed_edges(chain)
-    hops = graph_kernels.breadth_first_hops(*backwards, np.flatnonzero(goal), np.inf)
-    may_miss = graph_kernels.breadth_first_hops(*backwards, np.flatnonzero(hops == np.inf), np.inf) < np.inf
+    backwards = reversed_edges(chain)
+    hops = breadth_first_hops(*backwards, np.flatnonzero(goal), np.inf)
+    may_miss = breadth_first_hops(*backwards, np.flatnonzero(hops == np.inf), np.inf) < np.inf
     return np.where(may_miss, np.inf, hops)
 
 
@@ -245,7 +245,7 @@ def _expected_steps(P: sparse.csr_array[np.float64, tuple[int, int]], out: Float
         steps = np.full(out.size, np.inf)
     if 0 < steps.min() <= steps.max() < 1e5:
         return steps
-    return graph_kernels.eliminate_states(P.toarray(), out.copy())
+    return eliminate_states(P.toarray(), out.copy())
 
 
 def _check_policy_table(mdp: TabularMDP, actions: ArrayLike, ndim: int) -> Actions:
@@ -283,3 +283,168 @@ def select_targets(targets: TargetGoals, goals: Longs) -> TargetGoals:
 def single_goal_column(goal: Bools) -> Longs:
     """Columns [S, 1]: 0 in the states of ``goal`` [S], -1 elsewhere."""
     return np.where(goal, 0, -1)[:, None]
+
+
+def reversed_edges(model: SparseModel) -> tuple[Longs, Ints]:
+    """Predecessors of every state, by all actions but the reset, as (indptr [S + 1], sources)."""
+    from scipy import sparse
+
+    n_states = model.terminal.size
+    rows = model.indptr[:: (model.indptr.size - 1) // n_states]  # one row per state: its actions are adjacent
+    leaves = ~np.repeat(model.terminal, np.diff(rows))
+    source = np.repeat(np.arange(n_states), np.diff(rows))[leaves]
+    # Equal edges are added up.
+    edges = sparse.csr_array((np.ones(source.size, bool), (model.successors[leaves], source)), shape=(n_states,) * 2)
+    return edges.indptr.astype(np.int64), edges.indices.astype(np.int32)
+
+
+@compiled
+def breadth_first_hops(indptr: Longs, neighbours: Ints, sources: Longs, limit: float) -> Floats:
+    """Fewest edges from any of the sources [S]; infinite if no path has at most ``limit`` of them."""
+    distance = np.full(indptr.size - 1, np.inf)
+    queue = np.empty(distance.size, np.int32)
+    for i in range(sources.size):
+        distance[sources[i]], queue[i] = 0.0, sources[i]
+    head, tail = 0, sources.size
+    while head < tail and distance[queue[head]] < limit:
+        state = queue[head]
+        head += 1
+        for k in range(indptr[state], indptr[state + 1]):
+            if distance[neighbours[k]] == np.inf:
+                distance[neighbours[k]] = distance[state] + 1.0
+                queue[tail] = neighbours[k]
+                tail += 1
+    return distance
+
+
+@compiled
+def hop_counts_to_goals(model: SparseModel, indptr: Longs, sources: Ints, targets: TargetGoals, limit: float) -> Floats:
+    """Fewest steps from s to g [S, G], directly or after an immediate reset: a lower bound on V*.
+
+    Infinite if no path without a reset has at most ``limit`` steps. ``indptr`` and ``sources`` are the
+    :func:`reversed_edges`.
+    """
+    counts = np.empty((indptr.size - 1, targets.size))
+    states = np.empty(indptr.size - 1, np.int64)  # of one goal
+    for g in range(targets.size):
+        n = 0
+        for s in range(targets.column.shape[0]):
+            for k in range(targets.column.shape[1]):
+                if targets.column[s, k] == g:
+                    states[n] = s
+                    n += 1
+        distance = breadth_first_hops(indptr, sources, states[:n], limit)
+        # States without a short path stay infinite, although they may reset: no sweep visits them.
+        by_reset = 1.0 + distance[model.start] if model.reset else np.inf
+        for s in range(distance.size):
+            counts[s, g] = min(distance[s], by_reset) if distance[s] < np.inf else np.inf
+    return counts
+
+
+@compiled
+def policy_rows(model: SparseModel, actions: Actions, goal: Bools) -> tuple[Longs, Ints, Floats]:
+    """Rows (indptr [S + 1], successors, probabilities) of a stationary policy [S]; those of ``goal`` [S] are empty."""
+    n_states = actions.size
+    n_actions = (model.indptr.size - 1) // n_states
+    indptr = np.zeros(n_states + 1, np.int64)
+    successors = np.empty(model.successors.size + n_states, np.int32)
+    probabilities = np.empty(successors.size)
+    end = 0
+    for s in range(n_states):
+        if not goal[s] and (model.terminal[s] or actions[s] == n_actions):
+            successors[end], probabilities[end] = model.start, 1.0
+            end += 1
+        elif not goal[s]:
+            x = s * n_actions + actions[s]
+            for k in range(model.indptr[x], model.indptr[x + 1]):
+                successors[end], probabilities[end] = model.successors[k], model.probabilities[k]
+                end += 1
+        indptr[s + 1] = end
+    return indptr, successors[:end].copy(), probabilities[:end].copy()
+
+
+@compiled
+def almost_sure_states(model: SparseModel, goal: Bools) -> Bools:
+    """States from which some policy reaches ``goal`` [S] with probability one, as a mask [S].
+
+    This is the largest set in which a policy can stay while the goal remains reachable. States from which the actions
+    that stay inside the set cannot lead to the goal are removed until nothing changes.
+    """
+    indptr, successors = model.indptr, model.successors
+    n_states = model.terminal.size
+    n_actions = (indptr.size - 1) // n_states
+    inside = np.ones(n_states, np.bool_)
+    while True:
+        attracted = goal.copy()
+        grew = True
+        while grew:
+            grew = False
+            for s in range(n_states):
+                if attracted[s]:
+                    continue
+                # The reset stays inside the set: the start is attracted.
+                attracted[s] = model.reset and attracted[model.start]
+                for a in range(0 if model.terminal[s] else n_actions):
+                    stays, approaches = True, False
+                    for k in range(indptr[s * n_actions + a], indptr[s * n_actions + a + 1]):
+                        stays &= inside[successors[k]]
+                        approaches |= attracted[successors[k]]
+                    attracted[s] |= stays and approaches
+                grew |= attracted[s]
+        if (attracted == inside).all():
+            return inside
+        inside = attracted
+
+
+@compiled
+def eliminate_states(p: Floats, out: Floats) -> Floats:
+    """Expected steps [n] of a chain that moves by p [n, n] (diagonal ignored) and ends with probability ``out`` [n].
+
+    Elimination of states without subtractions (Grassmann, Taksar, Heyman 1985): every entry of the result is accurate
+    to a few units of rounding, however large it is. Overwrites its arguments.
+    """
+    n = out.size
+    cost = np.ones(n)
+    leaving = np.empty(n)
+    for k in range(n - 1, -1, -1):
+        # not 1 - p[k, k], which would cancel
+        leaving[k] = p[k, :k].sum() + out[k]
+        for i in range(k):
+            if p[i, k] > 0.0:
+                share = p[i, k] / leaving[k]
+                for j in range(k):
+                    if j != i:
+                        p[i, j] += share * p[k, j]
+                out[i] += share * out[k]
+                cost[i] += share * cost[k]
+    for k in range(n):
+        cost[k] = (cost[k] + (p[k, :k] * cost[:k]).sum()) / leaving[k]
+    return cost
+
+
+@compiled
+def evaluate_one_period(model: SparseModel, goal: Bools, actions: Actions) -> tuple[float, float]:
+    """Play H stages of a policy [H, S] and the closing reset: (expected steps, probability of the goal)."""
+    indptr, start = model.indptr, model.start
+    horizon, n_states = actions.shape
+    n_actions = (indptr.size - 1) // n_states
+    mass = np.zeros(n_states)
+    mass[start] = 1.0
+    steps = success = 0.0
+    # Forward: the distribution of the state, without the mass that has reached the goal.
+    for h in range(horizon):
+        moved = np.zeros(n_states)
+        for s in range(n_states):
+            if mass[s] == 0.0:
+                continue
+            steps += mass[s]
+            a = actions[h, s]
+            if model.terminal[s] or a == n_actions:
+                moved[start] += mass[s]
+            else:
+                for k in range(indptr[s * n_actions + a], indptr[s * n_actions + a + 1]):
+                    moved[model.successors[k]] += mass[s] * model.probabilities[k]
+        success += moved[goal].sum()
+        moved[goal] = 0.0
+        mass = moved
+    return steps + mass.sum(), success

@@ -18,9 +18,9 @@ from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy import sparse
 from scipy.special import chdtrc
 
-from adagoal.core.compiled_code import compiled
 from adagoal.core.exploration_run import SavedEstimates
 from adagoal.core.file_formats import ArraySchema, ArraySpec
 from adagoal.core.linear_mixture import LinearMixture
@@ -79,9 +79,13 @@ class MixtureEstimates(SavedEstimates):
         return new
 
     def _tally_transitions(self) -> tuple[Longs, int]:
-        c, m, total = self.counts, self.mixture, np.zeros_like(self.total)
-        outside = tally_by_feature(c.successor, c.count, c.support, m.indptr, m.successors, total)
-        return total, int(outside)
+        """Return the transitions by entry of the features [nnz], and the number of those that have no entry."""
+        c, m = self.counts, self.mixture
+        inside = np.arange(c.successor.shape[1]) < c.support[:, None]
+        indptr = np.concatenate([[0], np.cumsum(c.support)])
+        count = sparse.csr_array((c.count[inside], c.successor[inside], indptr), shape=(len(c.n), m.n_states))
+        total = np.asarray(count[m.pair_of_entry, m.successors], np.int64).ravel()
+        return total, int(c.n.sum() - total.sum())
 
     def _axis_sizes(self) -> dict[str, int]:
         return {**super()._axis_sizes(), "nnz": len(self.total)}
@@ -90,25 +94,6 @@ class MixtureEstimates(SavedEstimates):
         super()._check_saved(arrays, facts, sizes)
         if (arrays["total"] > self._tally_transitions()[0]).any():
             raise ValueError("more transitions were taken in than there are")
-
-
-@compiled
-def tally_by_feature(successor, count, support, indptr, successors, total):  # type: ignore[no-untyped-def]
-    """Write the counts of the entries into ``total`` [nnz]; return the number of transitions outside the support."""
-    outside = 0
-    for x in range(len(support)):
-        for k in range(support[x]):
-            # Counts list successors in the order of discovery, features in the order of states: search the row.
-            entry = -1
-            for j in range(indptr[x], indptr[x + 1]):
-                if successors[j] == successor[x, k]:
-                    entry = j
-                    break
-            if entry < 0:
-                outside += count[x, k]
-            else:
-                total[entry] = count[x, k]
-    return outside
 
 
 def find_misfit(mixture: LinearMixture, total: Longs, outside: int, simplex: bool) -> list[str]:

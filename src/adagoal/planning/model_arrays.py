@@ -79,7 +79,7 @@ class TargetGoals(NamedTuple):
 
 
 class BonusTerms(NamedTuple):
-    """The bonuses of the H-stage recursion (:mod:`adagoal.planning.horizon_recursion` has the formulas)."""
+    """The bonuses of the H-stage recursion (:mod:`adagoal.tabular.ucbvi` has the formulas)."""
 
     weight: Floats  # [X] w
     flat: Floats  # [X]

@@ -10,7 +10,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from adagoal.core.errors import InputError
-from adagoal.deep.env_inspection import make_goal_sampler
 from adagoal.deep.goal_envs import SetGoalFunction, find_goal_setter
 
 
@@ -57,6 +56,8 @@ class ChosenGoal(gymnasium.Wrapper[Any, Any, Any, Any]):
 
     def draw_goals(self, text: str, n: int) -> NDArray[Any]:
         """Draw goals ``[n, G]`` of a goal space such as ``scale=10`` (:mod:`adagoal.deep.env_inspection`)."""
+        from adagoal.deep.env_inspection import make_goal_sampler  # imports Numba, which the wrapper does not need
+
         # a copy, because an environment whose goals are not known by class is reset to see them
         sample = make_goal_sampler(copy.deepcopy(self.env), "goals", text)
         return sample(np.random.default_rng(0), n)

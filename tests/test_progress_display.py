@@ -1,4 +1,4 @@
-"""Estimates of the cost of a whole run from its first steps."""
+"""The progress display, and the estimate of the cost of a run from its first steps."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 import adagoal
 from adagoal.core.exploration_run import ExplorationRun
-from adagoal.runs.progress_display import CostEstimator
+from adagoal.runs.progress_display import CostEstimator, ExplorationProgress, extrapolate_total_steps
 
 SETTINGS: list[dict[str, Any]] = [
     {"env": "grid", "env_args": {"rows": 3}, "radius": 8, "epsilon": 1.0},
@@ -53,3 +53,34 @@ def test_estimate_is_given_once_four_times_the_steps_suffice(monkeypatch: pytest
     assert result.steps >= 1e5 / 4
     assert estimator.cost_estimate is not None
     assert estimator.cost_estimate.steps == 1e5
+
+
+def test_expected_total_follows_the_trace() -> None:
+    steps = [int(100 * 1.02**i) for i in range(400)]
+    trace = [(s, 0, 1e6 / s, 3) for s in steps]
+    assert extrapolate_total_steps(trace, 1.0) == pytest.approx(1e6, rel=0.01)
+    assert extrapolate_total_steps(trace, 0.1) is None, "too far away"
+    assert extrapolate_total_steps(trace[:3], 1.0) is None, "too early"
+    assert extrapolate_total_steps([(s, 0, 41.0, 3) for s in steps], 1.0) is None, "no fall, no guess"
+    assert extrapolate_total_steps([], 1.0) is None
+
+
+def test_progress_prints_plain_lines_without_a_terminal(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("adagoal.runs.progress_display.PLAIN_LINE_SECONDS", 0.0)
+    seen: list[ExplorationRun] = []
+    with ExplorationProgress(budget=5000) as progress:
+        adagoal.explore(
+            "grid",
+            6,
+            env_args={"rows": 3, "cols": 3},
+            budget=3000,
+            observe=lambda run: (seen.append(run), progress(run))[0],
+        )
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == len(seen)
+    assert "3,000 steps" in lines[-1]
+    assert "open" in lines[-1]
+    assert "epsilon 1" in lines[-1]
+    assert "about" in lines[-1]
