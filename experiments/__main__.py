@@ -59,12 +59,13 @@ def experiment_options(name: str, info: ExperimentInfo) -> options.Decorator:
 def run_experiments(info: ExperimentInfo, part: str, given: dict[str, Any]) -> None:
     """Run an experiment, or one or all of its parts, and print the tables; ``given`` are the values of its options."""
     # here, because --help should not wait for it
-    from adagoal.comparison.experiment import ExperimentProgress, run_experiment
+    from adagoal.comparison.method_comparison import RunsProgress
+    from experiments.experiment import run_experiment
 
     # where and how it runs changes no number, so the experiment does not get these options
     jobs, engine, address, as_json = (given.pop(name) for name in ("jobs", "engine", "address", "as_json"))
     parts = {name: experiment for name, experiment in load_experiments(info).items() if part in ("all", name)}
-    display = ExperimentProgress(given["quiet"])
+    display = RunsProgress(given["quiet"])
     # the experiment's own number is for one machine; a cluster has its own number of cores
     default_jobs = info.jobs if engine == "local" else None
     reports = {}

@@ -10,16 +10,17 @@ from typing import Any
 from adagoal.comparison import method_comparison
 from adagoal.comparison.comparison_output import (
     MethodScore,
+    RunOutcome,
+    TextTable,
     compute_scores,
     group_outcomes,
-    live_score_table,
     make_error_plots,
 )
-from adagoal.comparison.experiment import Experiment, ExperimentOptions, ExperimentReport, RunOutcome, TextTable
 from adagoal.report.figures import draw_curve_plots
 from adagoal.settings.exploration import ExplorationSettings
 from experiments import required_steps
 from experiments.catalogue import CATALOGUE
+from experiments.experiment import Experiment, ExperimentOptions, ExperimentReport
 from experiments.extra_models import make_known_model
 
 WORLDS: tuple[dict[str, Any], ...] = (
@@ -183,14 +184,18 @@ def drawn(outcomes: Sequence[RunOutcome]) -> list[RunOutcome]:
     return [outcome for outcome, kind in zip(outcomes, kinds, strict=True) if kind in chosen]
 
 
+def measure(setting: ExplorationSettings, options: ExperimentOptions) -> RunOutcome:
+    """Run a method with audits on the way."""
+    return method_comparison.measure_audited_run(setting)
+
+
 ARENA = Experiment(
     "arena",
     cells,
-    method_comparison.measure_audited_run,
+    measure,
     report,
     outcome_file=method_comparison.outcome_file_name,
-    is_complete=method_comparison.is_complete_outcome,
+    is_complete=lambda setting, outcome, options: method_comparison.is_complete_outcome(setting, outcome),
     describe_outcome=method_comparison.describe_outcome,
-    live_table=live_score_table,
     defaults=CATALOGUE["arena"].defaults,
 )

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from adagoal.comparison.experiment import Experiment, ExperimentOptions, ExperimentReport
 from adagoal.settings.exploration import ExplorationSettings
 from adagoal.tabular.ucbvi import planning_horizon
 from experiments.catalogue import CATALOGUE
+from experiments.experiment import Experiment, ExperimentOptions, ExperimentReport
 from experiments.extra_models import make_known_model
 from experiments.layout import table_from_rows
 from experiments.price import DELTA, WORLDS

@@ -26,12 +26,13 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from adagoal.comparison.experiment import Experiment, ExperimentOptions, ExperimentReport, RunOutcome, TextTable
+from adagoal.comparison.comparison_output import RunOutcome, TextTable
 from adagoal.core.errors import InputError, Status
 from adagoal.core.file_io import read_json, write_json
 from adagoal.parallel import TaskInterrupted, TaskResources
 from adagoal.report.curve_page import Curve, CurvePlot, curves_by_seed
 from experiments.catalogue import CATALOGUE
+from experiments.experiment import Experiment, ExperimentOptions, ExperimentReport
 
 ENVS = {"push": "FetchPush-v4", "pick": "FetchPickAndPlace-v4"}
 STRETCH = {"push": 10, "pick": 5}

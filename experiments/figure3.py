@@ -16,26 +16,23 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from matplotlib import colormaps
-from matplotlib.colors import ListedColormap, PowerNorm
+from matplotlib.axes import Axes
+from matplotlib.colors import ListedColormap, Normalize, PowerNorm, to_rgb
 from matplotlib.figure import Figure
+from matplotlib.image import AxesImage
 
 from adagoal.api.explore import explore
-from adagoal.comparison.experiment import (
-    Experiment,
-    ExperimentOptions,
-    ExperimentReport,
-    RunOutcome,
-    run_uninterrupted,
-)
+from adagoal.comparison.comparison_output import RunOutcome
+from adagoal.comparison.method_comparison import run_uninterrupted
 from adagoal.core.exploration_run import ExplorationRun
-from adagoal.core.types import Longs
+from adagoal.core.types import Floats, Longs
 from adagoal.envs import toy_models
 from adagoal.envs.simulator import ModelSimulator
 from adagoal.exact import solver
 from adagoal.report.curve_page import Curve, CurvePlot, curves_by_seed
-from adagoal.report.figures import draw_grid_map, map_size_inches
-from adagoal.runs.exploration_files import StateMetadata
+from adagoal.runs.result import StateMetadata
 from experiments.catalogue import CATALOGUE
+from experiments.experiment import Experiment, ExperimentOptions, ExperimentReport
 from experiments.layout import ColumnFormats, table_from_rows
 
 GOAL_RULES = {"UniGoal": "unigoal", "RareGoal": "raregoal:alpha=0.1", "AdaGoal": "adagoal"}
@@ -85,7 +82,7 @@ def places() -> dict[str, Longs]:
     """Return the groups of states."""
     mdp = toy_models.two_room_grid()
     assert mdp.layout is not None
-    text = toy_models.TWO_ROOM_LAYOUTS["left"].splitlines()
+    text = toy_models.TWO_ROOM_LAYOUT.splitlines()
     second = np.array([text[r][c] == "B" for r, c in mdp.layout.cells.tolist()])
     distance = np.where(second, -1.0, solver.optimal_distances(mdp))
     return {"second_room": np.flatnonzero(second), "farthest": np.sort(np.argsort(distance)[-FARTHEST:])}
@@ -155,20 +152,37 @@ def figure(data: dict[str, Any]) -> Figure:
     rules = list(data["selected"])
     shares = {rule: [np.array(s) / max(sum(s), 1) for s in data["selected"][rule]] for rule in rules}
     norm = PowerNorm(0.5, 0.0, max(float(share.max()) for rule in rules for share in shares[rule]))
-    width, height = map_size_inches(view.layout, WINDOWS)
-    drawn = Figure((width + 1.2, len(rules) * (height + 0.3)), layout="constrained")
+    height = 3.0 * view.layout.shape[0] / view.layout.shape[1]
+    drawn = Figure((3.0 * WINDOWS + 1.2, len(rules) * (height + 0.3)), layout="constrained")
     axes = drawn.subplots(len(rules), WINDOWS, squeeze=False)
-    everywhere = np.ones(len(view.layout.cells), bool)
     for i, rule in enumerate(rules):
         windows = [row for row in data["rows"] if row["rule"] == rule]
         for j, row in enumerate(windows):
             ax = axes[i, j]
-            image = draw_grid_map(*(ax, view, shares[rule][j], norm, MAP), shown=everywhere, seen=everywhere)
+            image = _draw_map(ax, view, shares[rule][j], norm)
             ax.set_title(f"{rule}, episodes {row['first']} to {row['last']}", fontsize=9)
     seeds = len(data["seeds"])
     label = "share of episodes" + (f", mean of {seeds} seeds" if seeds > 1 else "")
     drawn.colorbar(image, ax=axes, shrink=0.6, label=label)
     return drawn
+
+
+def _draw_map(ax: Axes, view: StateMetadata, values: Floats, norm: Normalize) -> AxesImage:
+    """Draw ``values`` [S] on the grid, its walls, and a star at the start."""
+    assert view.layout is not None
+    assert view.start is not None
+    (rows, columns), cells = view.layout.shape, view.layout.cells
+    grid, background = np.full((rows, columns), np.nan), np.ones((rows, columns, 3))
+    grid[tuple(cells.T)] = values
+    background[view.layout.walls] = to_rgb("#3d434b")
+    ax.imshow(background, interpolation="nearest")
+    image = ax.imshow(np.ma.masked_invalid(grid), cmap=MAP, norm=norm, interpolation="nearest")
+    row, column = cells[view.start]
+    ax.plot(column, row, marker="*", color="white", markeredgecolor="black", markersize=9, markeredgewidth=0.8)
+    ax.hlines(np.arange(0.5, rows - 1), -0.5, columns - 0.5, colors="white", linewidth=0.5)
+    ax.vlines(np.arange(0.5, columns - 1), -0.5, rows - 0.5, colors="white", linewidth=0.5)
+    ax.set_axis_off()
+    return image
 
 
 def _declared(name: str, rules: Sequence[str]) -> Experiment:

@@ -16,17 +16,12 @@ import numpy as np
 
 from adagoal.api.explore import audit, explore
 from adagoal.baselines.interval_mdp import INTERVAL_BOUNDS
-from adagoal.comparison.experiment import (
-    Experiment,
-    ExperimentOptions,
-    ExperimentReport,
-    RunOutcome,
-    TextTable,
-    run_uninterrupted,
-)
+from adagoal.comparison.comparison_output import RunOutcome, TextTable
+from adagoal.comparison.method_comparison import run_uninterrupted
 from adagoal.core.errors import Status
 from adagoal.settings.exploration import ExplorationSettings
 from experiments.catalogue import CATALOGUE
+from experiments.experiment import Experiment, ExperimentOptions, ExperimentReport
 from experiments.extra_models import make_known_model
 
 DELTA = 0.1

@@ -13,17 +13,13 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from adagoal.api.explore import audit
-from adagoal.comparison.experiment import (
-    Experiment,
-    ExperimentOptions,
-    ExperimentReport,
-    RunOutcome,
-    run_settings,
-)
+from adagoal.comparison.comparison_output import RunOutcome
+from adagoal.comparison.method_comparison import run_settings
 from adagoal.core.transition_data import TransitionCounts
 from adagoal.settings.exploration import ExplorationSettings
 from experiments import instance_bound
 from experiments.catalogue import CATALOGUE
+from experiments.experiment import Experiment, ExperimentOptions, ExperimentReport
 from experiments.extra_models import make_known_model
 from experiments.layout import ColumnFormats, table_from_rows
 from experiments.price import DELTA, WORLDS

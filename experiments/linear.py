@@ -16,10 +16,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from adagoal.comparison.experiment import Experiment, ExperimentOptions, ExperimentReport, RunOutcome
+from adagoal.comparison.comparison_output import RunOutcome
 from adagoal.parallel import TaskResources
 from experiments import linear_output, misfit
 from experiments.catalogue import CATALOGUE
+from experiments.experiment import Experiment, ExperimentOptions, ExperimentReport
 from experiments.linear_output import KERNELS, LINEAR, METHODS
 from experiments.linear_runs import FOLDER, SIZES, Cell, line, measure, over
 

@@ -10,10 +10,11 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from adagoal.comparison.experiment import ExperimentOptions, ExperimentReport, RunOutcome, TextTable
+from adagoal.comparison.comparison_output import RunOutcome, TextTable
 from adagoal.report.curve_page import CurvePlot, curves_by_seed
 from adagoal.report.figures import COLOUR_BLIND_PALETTE, GUIDE_COLOUR
 from experiments import misfit
+from experiments.experiment import ExperimentOptions, ExperimentReport
 from experiments.linear_runs import DELTA, EPSILON, RADIUS, SIZES, Cell, goal_space
 from experiments.required_samples import for_vtr
 

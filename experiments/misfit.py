@@ -15,12 +15,14 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from adagoal.api.explore import audit, explore
-from adagoal.comparison.experiment import ExperimentOptions, RunOutcome, TextTable, run_uninterrupted
+from adagoal.comparison.comparison_output import RunOutcome, TextTable
+from adagoal.comparison.method_comparison import run_uninterrupted
 from adagoal.core.errors import Status
 from adagoal.envs import mixture_models
 from adagoal.envs.model import TabularMDP
 from adagoal.envs.simulator import ModelSimulator
 from experiments import linear_runs
+from experiments.experiment import ExperimentOptions
 
 ETAS = (0.05, 0.1, 0.2, 0.4)
 PLACES = {"everywhere": tuple(range(100)), "five cells": (44, 45, 54, 56, 65), "the start": (55,)}

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from adagoal import goal_rules
-from adagoal.comparison.experiment import Experiment, ExperimentOptions, ExperimentReport, RunOutcome
+from adagoal.comparison.comparison_output import RunOutcome
 from adagoal.core.errors import Status
 from adagoal.core.exploration_run import ExplorationRun
 from adagoal.core.goal_space import GoalSpace
@@ -33,6 +33,7 @@ from adagoal.settings.exploration import ExplorationSettings
 from experiments.catalogue import CATALOGUE
 from experiments.coverage import BUDGET, CHUNK, COLUMNS, at_most, broken
 from experiments.coverage_worlds import case
+from experiments.experiment import Experiment, ExperimentOptions, ExperimentReport
 from experiments.layout import table_from_rows
 
 FAMILIES = ("sparse", "dense", "deterministic", "waiting", "rare exits", "traps", "extreme")

@@ -18,19 +18,14 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from adagoal.api.explore import explore
-from adagoal.comparison.experiment import (
-    Experiment,
-    ExperimentOptions,
-    ExperimentReport,
-    RunOutcome,
-    TextTable,
-    run_uninterrupted,
-)
+from adagoal.comparison.comparison_output import RunOutcome, TextTable
+from adagoal.comparison.method_comparison import run_uninterrupted
 from adagoal.envs.simulator import ModelSimulator
 from adagoal.envs.toy_models import lower_bound_instance
 from adagoal.report.curve_page import Curve, CurvePlot, curves_by_seed
 from adagoal.report.figures import COLOUR_BLIND_PALETTE, GUIDE_COLOUR
 from experiments.catalogue import CATALOGUE
+from experiments.experiment import Experiment, ExperimentOptions, ExperimentReport
 from experiments.layout import figure_with_panels
 
 DELTA = 0.1

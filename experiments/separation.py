@@ -21,14 +21,15 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from adagoal.api.explore import audit, explore
-from adagoal.comparison.experiment import Experiment, ExperimentOptions, ExperimentReport, RunOutcome, run_uninterrupted
+from adagoal.comparison.comparison_output import RunOutcome
+from adagoal.comparison.method_comparison import run_uninterrupted
 from adagoal.core.exploration_run import ExplorationRun
 from adagoal.envs.model import TabularMDP
 from adagoal.envs.simulator import ModelSimulator
-from adagoal.exact import solver
 from adagoal.report.curve_page import Curve, CurvePlot, curves_by_seed
-from experiments import extra_models
+from experiments import exact_policies, extra_models
 from experiments.catalogue import CATALOGUE
+from experiments.experiment import Experiment, ExperimentOptions, ExperimentReport
 from experiments.layout import table_from_rows
 
 ETAS = (1e-2, 1e-3, 1e-4, 1e-5, 1e-6, 1e-7, 1e-8)
@@ -94,7 +95,7 @@ def report(outcomes: Sequence[RunOutcome], options: ExperimentOptions) -> Experi
     data = []
     for eta, own in zip(ETAS, np.array(outcomes, object).reshape(len(ETAS), -1).tolist(), strict=True):
         steps = np.quantile([run["steps"] for run in own], (0.1, 0.5, 0.9))
-        diameter = solver.diameter(instance(eta), reset=False)
+        diameter = exact_policies.diameter(instance(eta), reset=False)
         row = {"eta": eta, "diameter": diameter, "reset_steps": steps.tolist(), "reset_runs": own}
         data.append(row | {"reset_free_steps": first_met(eta, options.seeds[0])})
     rows = [

@@ -71,7 +71,7 @@ def slowly(cell: Any, options: Any) -> Any:
     if place.exists():
         place.write_text("begun")
         time.sleep(600)
-    return method_comparison.measure_audited_run(cell, options)
+    return method_comparison.measure_audited_run(cell)
 
 
 def begun(folder: Path, node: str) -> Path:

@@ -32,11 +32,11 @@ def random_mixture(seed, n_states=8, d=3, signed=False):
 
 def start(mdp, method, L=6.0, epsilon=1.0, delta=0.1, goals=None, seed=0, **arguments):
     """Return a run before its first step."""
-    world = ModelSimulator(mdp)
-    counts = TransitionCounts(world.initial_states, world.n_actions, world.start)
+    env = ModelSimulator(mdp)
+    counts = TransitionCounts(env.initial_states, env.n_actions, env.start)
     space = GoalSpace.from_states(mdp.n_states, mdp.n_states, None if goals is None else np.asarray(goals))
-    estimates = build_estimates(method, ExplorationProblem(world, counts, L, epsilon, delta, space), arguments)
-    return ExplorationRun(world, estimates, goal_rules.adagoal, np.random.default_rng(seed))
+    estimates = build_estimates(method, ExplorationProblem(env, counts, L, epsilon, delta, space), arguments)
+    return ExplorationRun(env, estimates, goal_rules.adagoal, np.random.default_rng(seed))
 
 
 def observe(counts, mdp, n, rng):

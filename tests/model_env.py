@@ -18,21 +18,21 @@ NEVER = 2**60
 
 
 def play(
-    world: TabularEnv, steps: int, seed: int = 0, goals: list[int] | None = None, counts: TransitionCounts | None = None
+    env: TabularEnv, steps: int, seed: int = 0, goals: list[int] | None = None, counts: TransitionCounts | None = None
 ) -> tuple[TransitionCounts, list[tuple[int, bool]]]:
     """Play random policies for the given goals, in rollouts of at most 300 steps."""
     from adagoal.core.environment import ExplorationPlan
     from adagoal.core.transition_data import TransitionCounts
 
-    counts = counts or TransitionCounts(world.initial_states, world.n_actions, world.start)
+    counts = counts or TransitionCounts(env.initial_states, env.n_actions, env.start)
     rng, done, episodes = np.random.default_rng(seed), 0, list[tuple[int, bool]]()
     choose = np.random.default_rng([seed, 1])
     while done < steps:
         S = counts.n_states
         goal_state = np.arange(S) if goals is None else np.array(goals)
-        policy = (choose.integers(4 * world.n_actions + 1, size=(1, S, len(goal_state))) // 4).astype(np.int16)
-        plan = ExplorationPlan(policy, goal_state, 25, np.full(S * world.n_actions, NEVER))
-        outcome = world.rollout(plan, np.ones(len(goal_state)), counts, rng, (min(steps - done, 300), 10**6))
+        policy = (choose.integers(4 * env.n_actions + 1, size=(1, S, len(goal_state))) // 4).astype(np.int16)
+        plan = ExplorationPlan(policy, goal_state, 25, np.full(S * env.n_actions, NEVER))
+        outcome = env.rollout(plan, np.ones(len(goal_state)), counts, rng, (min(steps - done, 300), 10**6))
         done += outcome.steps
         episodes += zip(outcome.goals, outcome.reached, strict=True)
     return counts, episodes

@@ -18,16 +18,16 @@ from model_env import Ageing, Aliased, Drifting, LeakyReset, ModelEnv, NoReset, 
 
 def play_randomly(env: gymnasium.Env[int, int], steps: int, seed: int = 0, start_seed: int | None = None) -> GymAdapter:
     """Play random policies for random goals."""
-    world = GymAdapter(env, "test", start_seed)
-    counts = TransitionCounts(world.initial_states, world.n_actions, world.start)
+    adapter = GymAdapter(env, "test", start_seed)
+    counts = TransitionCounts(adapter.initial_states, adapter.n_actions, adapter.start)
     rng, done = np.random.default_rng(seed), 0
-    S, A = world.state_bound, world.n_actions
+    S, A = adapter.state_bound, adapter.n_actions
     never = np.full(S * A, 2**60)
     while done < steps:
         policy = np.minimum(rng.integers(3 * A + 1, size=(1, S, S)) // 3, A).astype(np.int16)
         plan = ExplorationPlan(policy, np.arange(S), 30, never)
-        done += world.rollout(plan, np.ones(S), counts, rng, (min(steps - done, 200), 10**6)).steps
-    return world
+        done += adapter.rollout(plan, np.ones(S), counts, rng, (min(steps - done, 200), 10**6)).steps
+    return adapter
 
 
 @pytest.mark.parametrize("seed", range(6))

@@ -17,13 +17,13 @@ from model_env import PairEnv
 
 @pytest.mark.parametrize("method", BASELINES)
 @pytest.mark.parametrize("kind", ["partition", "overlapping"])
-@pytest.mark.parametrize("world", MODELS)
-def test_claims_about_sets_are_true(world, kind, method):
+@pytest.mark.parametrize("env", MODELS)
+def test_claims_about_sets_are_true(env, kind, method):
     """The answer has all sets within L for policies on incrementally L-reachable states, and none beyond L + epsilon.
 
     Every policy takes at most L + epsilon steps; those of DisCo are within epsilon of the best such policy.
     """
-    mdp, L, epsilon = MODELS[world], 5.0, 1.0
+    mdp, L, epsilon = MODELS[env], 5.0, 1.0
     sets = [list(range(r, mdp.n_states, 3)) for r in range(3)] if kind == "partition" else random_sets(mdp, 1)
     names = {f"set {i}": members for i, members in enumerate(sets)}
     result = adagoal.explore(
@@ -103,9 +103,9 @@ def test_comparison_with_sets(tmp_path, monkeypatch, capsys):
 
 @pytest.mark.parametrize("goals", [{"far": [2, 3]}, {"far": lambda state: state > 1}])
 def test_bpi_takes_one_set_as_goal(goals, tmp_path):
-    world, arguments = ModelSimulator(toy_models.chain_model(n_states=4)), {"horizon": 12, "constants": "scaled=0.01"}
+    env, arguments = ModelSimulator(toy_models.chain_model(n_states=4)), {"horizon": 12, "constants": "scaled=0.01"}
     result = adagoal.explore(
-        world, 3, goals=goals, method="bpi-ucbvi", method_args=arguments, budget=30_000, out=tmp_path
+        env, 3, goals=goals, method="bpi-ucbvi", method_args=arguments, budget=30_000, out=tmp_path
     )
     assert result.status == "stopped"
     assert result.members("far") == [2, 3]

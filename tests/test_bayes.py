@@ -25,13 +25,13 @@ from transition_recording import record_transition
 
 
 def run_of(mdp: TabularMDP, L: float, epsilon: float, seed: int = 0) -> ExplorationRun:
-    world = ModelSimulator(mdp)
-    counts = TransitionCounts(world.initial_states, world.n_actions, world.start)
-    space = GoalSpace.from_states(counts.n_states, world.state_bound)
+    env = ModelSimulator(mdp)
+    counts = TransitionCounts(env.initial_states, env.n_actions, env.start)
+    space = GoalSpace.from_states(counts.n_states, env.state_bound)
     estimates = methods.build_estimates(
-        "bayes", methods.ExplorationProblem(world, counts, L, epsilon, 0.1, space, seed=seed), {}
+        "bayes", methods.ExplorationProblem(env, counts, L, epsilon, 0.1, space, seed=seed), {}
     )
-    return ExplorationRun(world, estimates, goal_rules.adagoal, np.random.default_rng(seed))
+    return ExplorationRun(env, estimates, goal_rules.adagoal, np.random.default_rng(seed))
 
 
 def ideal_counts(mdp: TabularMDP, n: int) -> TransitionCounts:
@@ -146,11 +146,11 @@ def test_the_seed_decides_the_posterior_draws() -> None:
 
 
 def test_needs_a_known_number_of_states() -> None:
-    world = ModelSimulator(toy_models.chain_model(n_states=3))
-    world.state_bound = 10
+    env = ModelSimulator(toy_models.chain_model(n_states=3))
+    env.state_bound = 10
     with pytest.raises(InputError, match="known number of states"):
         methods.build_estimates(
             "bayes",
-            methods.ExplorationProblem(world, TransitionCounts(3, 2, 0), 2.0, 1.0, 0.1, GoalSpace.from_states(3, 3)),
+            methods.ExplorationProblem(env, TransitionCounts(3, 2, 0), 2.0, 1.0, 0.1, GoalSpace.from_states(3, 3)),
             {},
         )

@@ -15,12 +15,10 @@ import adagoal
 from adagoal.api import explore as api
 from adagoal.cli.main import run_command_line
 from adagoal.comparison import comparison_output, method_comparison
-from adagoal.comparison import experiment as runner
 from adagoal.comparison.comparison_output import (
     AnytimeAuditor,
     AuditCheck,
     compute_scores,
-    live_score_table,
     make_error_plots,
     make_score_table,
 )
@@ -37,18 +35,17 @@ GRID = ExplorationSettings("grid", {"rows": 3, "cols": 3}, radius=3.5, epsilon=0
 
 
 def outcomes(cells: list[ExplorationSettings], folder: Path) -> list[Any]:
-    options = method_comparison.COMPARE.fill_in_defaults(out=folder)
-    return runner.collect_outcomes(
-        method_comparison.COMPARE,
-        cells,
-        options,
-        LocalEngine(1, print),
-        runner.ExperimentProgress(quiet=True),
+    tasks = {method_comparison.outcome_file_name(cell): (cell,) for cell in cells}
+    found = method_comparison.collect_outcomes(
+        *(method_comparison.measure_audited_run, tasks, folder, LocalEngine(1, print)),
+        method_comparison.RunsProgress(quiet=True),
+        lambda name, outcome: method_comparison.is_complete_outcome(tasks[name][0], outcome),
     )
+    return list(found.values())
 
 
 def measure(setting: ExplorationSettings) -> dict[str, Any]:
-    return method_comparison.measure_audited_run(setting, method_comparison.COMPARE.fill_in_defaults())
+    return method_comparison.measure_audited_run(setting)
 
 
 class FullAudit(AnytimeAuditor):
@@ -198,17 +195,6 @@ def test_bad_input_gives_one_line_error(
     error = capsys.readouterr().err
     assert said in error
     assert error.count("\n") == 1
-
-
-def test_small_screen_shows_the_latest_runs() -> None:
-    """Five rules end, then the first one with another seed; the screen has three rows."""
-    record = measure(ExplorationSettings("chain", radius=5.0, budget=200))
-    ended = ["adagoal", "unigoal", "raregoal", "mega", "goid", "adagoal"]
-    records = [{**record, "setting": {**record["setting"], "goal_rule": rule}} for rule in ended]
-    shown = [list(column.cells) for column in live_score_table(records, 3).columns]
-    assert shown[2] == ["adagoal", "mega", "goid"]
-    assert shown[3] == ["2", "1", "1"]
-    assert live_score_table(records, 5).row_count == 5
 
 
 def test_methods_for_one_goal_can_be_compared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

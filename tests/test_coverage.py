@@ -12,7 +12,6 @@ from scipy.stats import binomtest
 from adagoal import goal_rules
 from adagoal.certified import deterministic, events, explorer, gaps
 from adagoal.certified.explorer import CertifiedExplorer
-from adagoal.comparison import experiment as runner
 from adagoal.core.confidence_bounds import clopper_pearson_interval
 from adagoal.core.exploration_run import ExplorationRun
 from adagoal.core.transition_data import TransitionCounts
@@ -21,6 +20,7 @@ from adagoal.envs.simulator import ModelSimulator
 from adagoal.exact import solver
 from adagoal.parallel.task_engine import LocalEngine
 from experiments import arena, coverage, coverage_worlds, price, scaling
+from experiments import experiment as runner
 from experiments.__main__ import run as run_experiment
 from transition_recording import record_transition
 
@@ -78,13 +78,15 @@ def weaken(what, monkeypatch):
         monkeypatch.setattr(events.UnseenMassWindow, "log_inverse_delta", property(lambda quiet: log(quiet) / 3))
     if what == "loss":
         monkeypatch.setattr(
-            deterministic, "read_deterministic_map", lambda *told: (m := read(*told)) and m._replace(loss=m.loss / 2)
+            deterministic,
+            "read_deterministic_map",
+            lambda *args: (m := read(*args)) and m._replace(loss=m.loss / 2),
         )
     if what == "circles":
         monkeypatch.setattr(
             deterministic,
             "least_value_elsewhere",
-            lambda world, d, most: np.inf if d.max() < deterministic.NO_PATH else 1.0,
+            lambda env, d, most: np.inf if d.max() < deterministic.NO_PATH else 1.0,
         )
     if what in ("unseen mass", "rival"):
 
@@ -174,7 +176,7 @@ def test_two_thousand_runs(tmp_path: Path):
     options = coverage.COVERAGE.fill_in_defaults(control=0, out=tmp_path)
     cells = coverage.COVERAGE.list_runs(options)
     found = runner.collect_outcomes(
-        coverage.COVERAGE, cells, options, LocalEngine(2, print), runner.ExperimentProgress(quiet=True)
+        coverage.COVERAGE, cells, options, LocalEngine(2, print), runner.RunsProgress(quiet=True)
     )
     records = [record for chunk in found for record in chunk]
     for row in coverage.summary(records):

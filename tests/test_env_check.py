@@ -95,9 +95,9 @@ def test_environment_error_is_reported() -> None:
 )
 def test_unsupported_environments_are_reported(name: str, said: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert run_command_line(["check", name, "--json"]) == 2
-    told = json.loads(capsys.readouterr().out)
-    assert not told["ok"]
-    assert said in " ".join(told["errors"])
+    output = json.loads(capsys.readouterr().out)
+    assert not output["ok"]
+    assert said in " ".join(output["errors"])
 
 
 def test_module_in_the_current_folder_is_imported_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -206,13 +206,13 @@ def test_hanging_environment_is_reported() -> None:
 
 def test_goal_conditioned_environment_passes(capsys: pytest.CaptureFixture[str]) -> None:
     assert run_command_line(["check", "point-mass", "--json", "--steps", "200"]) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert (told["goal_size"], told["time_limit"], told["steps"], told["warnings"]) == (2, 25, 200, [])
-    assert told["takes_goals"]
-    assert told["seed_decides"]
-    assert told["reached_within"] == pytest.approx(0.1)
-    assert "chooses goals within L = 20 steps, with the discount 0.96" in told["plan"]
-    assert "needs up to 0.8 GB of memory for 400,000 steps, without its workers" in told["plan"]
+    output = json.loads(capsys.readouterr().out)
+    assert (output["goal_size"], output["time_limit"], output["steps"], output["warnings"]) == (2, 25, 200, [])
+    assert output["takes_goals"]
+    assert output["seed_decides"]
+    assert output["reached_within"] == pytest.approx(0.1)
+    assert "chooses goals within L = 20 steps, with the discount 0.96" in output["plan"]
+    assert "needs up to 0.8 GB of memory for 400,000 steps, without its workers" in output["plan"]
     assert run_command_line(["check", "point-mass", "--max-states", "9"]) == 2
     assert "error: --max-states: is for explorations; this environment is for adagoal train" in capsys.readouterr().out
 
@@ -284,9 +284,9 @@ def test_error_in_close_is_reported() -> None:
 
 def test_prints_of_the_environment_are_counted_and_kept_out_of_json(capfd: pytest.CaptureFixture[str]) -> None:
     assert run_command_line(["check", "failing_envs:Chatty-v0", "--json", "--steps", "300"]) == 0
-    told = json.loads(capfd.readouterr().out)
-    assert told["printed"] > 10
-    assert any("the environment prints" in line for line in told["warnings"])
+    output = json.loads(capfd.readouterr().out)
+    assert output["printed"] > 10
+    assert any("the environment prints" in line for line in output["warnings"])
 
 
 def test_observations_that_never_repeat_are_reported() -> None:

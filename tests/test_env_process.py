@@ -20,7 +20,7 @@ from adagoal.core.errors import EnvironmentFailure, InputError
 from adagoal.envs import registry
 from adagoal.envs.gym_adapter import GymAdapter
 from adagoal.parallel.worker_process import WorkerDied, WorkerKilled, WorkerProcess
-from adagoal.runs.result import load_result
+from adagoal.runs.exploration_files import load_result
 from engine_tasks import Buggy, fail
 from failing_envs import CHAIN
 from model_env import ModelEnv, play, same_counts
@@ -29,9 +29,9 @@ EXPLORE: dict[str, Any] = {"radius": 8, "epsilon": 2.0}
 
 
 def remote(name: str, seconds: float = 20.0, **arguments: Any) -> GymAdapter:
-    world, _ = registry.make_single_env(f"failing_envs:{name}-v0", arguments, None, None, seconds)
-    assert isinstance(world, GymAdapter)
-    return world
+    env, _ = registry.make_single_env(f"failing_envs:{name}-v0", arguments, None, None, seconds)
+    assert isinstance(env, GymAdapter)
+    return env
 
 
 def test_run_equals_the_run_in_this_process(tmp_path: Path) -> None:
@@ -127,14 +127,14 @@ def test_killed_process_is_restarted_without_voiding() -> None:
 
 
 def test_kill_between_two_steps_does_not_void() -> None:
-    world = remote("Chain")
-    counts, _ = play(world, 400)
-    body: Any = world._env.backend
+    env = remote("Chain")
+    counts, _ = play(env, 400)
+    body: Any = env._env.backend
     os.kill(body._worker.process.pid, signal.SIGKILL)
-    play(world, 400, counts=counts)
+    play(env, 400, counts=counts)
     assert counts.visits.sum() == 800
-    assert world.void_reasons == []
-    assert any("was killed" in line for line in world.warnings)
+    assert env.void_reasons == []
+    assert any("was killed" in line for line in env.warnings)
 
 
 def test_repeatedly_killed_process_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -211,9 +211,9 @@ def test_worker_that_closes_its_connection_counts_as_failed() -> None:
 
 
 def test_environment_error_in_a_worker_is_the_cause() -> None:
-    world = remote("Exits")
+    env = remote("Exits")
     with pytest.raises(EnvironmentFailure, match="SystemExit: 7") as raised:
-        play(world, 2000)
+        play(env, 2000)
     assert isinstance(raised.value.__cause__, SystemExit)
 
 

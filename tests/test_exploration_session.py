@@ -149,9 +149,9 @@ def test_void_run_has_its_exit_code_and_headline(
     monkeypatch.setattr("adagoal.envs.simulator.ModelSimulator.void_reasons", ["the sky fell"], raising=False)
     monkeypatch.setattr("adagoal.envs.simulator.ModelSimulator.__setattr__", _all_but_void)
     assert command(["explore", "chain", "--radius", "3", "--quiet", "--out", str(tmp_path)]) == 4
-    told = capsys.readouterr()
-    assert "Void" in told.out
-    assert "void: the sky fell" in told.err
+    output = capsys.readouterr()
+    assert "Void" in output.out
+    assert "void: the sky fell" in output.err
     assert adagoal.load(tmp_path).void == ["the sky fell"]
     assert "the sky fell" in (tmp_path / "report.html").read_text()
 
@@ -233,9 +233,9 @@ LONG: Any = 10**5000
     ids=lambda given: next(iter(given)) if isinstance(given, dict) else "",
 )
 def test_too_large_values_and_wrong_types_give_one_line_error(given: dict[str, Any], said: str) -> None:
-    with pytest.raises(adagoal.InputError, match=said) as told:
+    with pytest.raises(adagoal.InputError, match=said) as output:
         adagoal.explore(**{"env": "chain", "radius": 4, **given})
-    assert "\n" not in str(told.value)
+    assert "\n" not in str(output.value)
 
 
 @pytest.mark.parametrize("function", [adagoal.play, adagoal.load, adagoal.resume, adagoal.transitions, adagoal.show])
@@ -428,12 +428,12 @@ def test_result_is_saved_elsewhere_if_the_disk_is_full(
     whole = adagoal.explore(**given, out=tmp_path / "whole")
     monkeypatch.setattr(run_folder.RunFolder, "_write_staged_file", full)
     says = r"No space left on device\); the answer \(certified, 5 goals within 8 steps\) "
-    with pytest.raises(adagoal.InputError, match=says) as told:
+    with pytest.raises(adagoal.InputError, match=says) as output:
         adagoal.explore(**given, out=out, observe=lambda run: begun.append(run.steps))
     monkeypatch.setattr(run_folder.RunFolder, "_write_staged_file", real)
     kept = next((tmp_path / "temporary").iterdir()) if room == "temporary" else out
     where = "could not be saved elsewhere either" if room == "nowhere" else f"is in {kept}"
-    assert str(told.value).endswith(f" {where}; {out} holds an earlier checkpoint, from which the run can go on")
+    assert str(output.value).endswith(f" {where}; {out} holds an earlier checkpoint, from which the run can go on")
     if room != "nowhere":
         assert adagoal.load(kept).certificates == whole.certificates
         assert adagoal.audit(adagoal.load(kept)).ok, "the model, which only the first save writes, is there too"
@@ -521,8 +521,8 @@ def test_wall_seconds_count_planning_and_playing(name: str, monkeypatch: pytest.
     gc.disable()  # garbage collection would be charged to whichever code allocates
     try:
         for _ in range(2):
-            world, _ = registry.make_single_env(env, {}, None, None)
-            session = ExplorationSession.from_settings(setting, world, goal_rules.resolve_rule("adagoal"))
+            adapter, _ = registry.make_single_env(env, {}, None, None)
+            session = ExplorationSession.from_settings(setting, adapter, goal_rules.resolve_rule("adagoal"))
             began = time.thread_time()
             methods.find_method(name).run_loop(session.run, SLOW.get(name, 5000))
             took = time.thread_time() - began

@@ -8,10 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from adagoal.comparison import experiment as runner
 from adagoal.parallel.task_engine import LocalEngine
 from adagoal.settings.exploration import ExplorationSettings
 from experiments import constants, figure3, intervals, linear_output, price, scaling, separation
+from experiments import experiment as runner
 from experiments.__main__ import run as run_experiment
 
 DATA = Path(__file__).parent.parent / "docs" / "figures"
@@ -20,9 +20,7 @@ DATA = Path(__file__).parent.parent / "docs" / "figures"
 def test_figure3_on_a_few_episodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(figure3, "EPISODES", 9)
     options = figure3.FIGURE3.fill_in_defaults(seeds=2, out=tmp_path)
-    report = runner.run_experiment(
-        figure3.FIGURE3, options, LocalEngine(1, print), runner.ExperimentProgress(quiet=True)
-    )
+    report = runner.run_experiment(figure3.FIGURE3, options, LocalEngine(1, print), runner.RunsProgress(quiet=True))
     data = report.data
     for panel in report.plots:
         assert [(line.name, line.seed) for line in panel.lines[:3]] == [("UniGoal", seed) for seed in (None, 0, 1)]
@@ -109,10 +107,10 @@ def test_interval_table_includes_the_certified_method(
     )
     line = ["intervals", "--seeds", "1", "--jobs", "1", "--budget", "800", "--out", str(tmp_path)]
     assert run_experiment(line) == 0
-    told = capsys.readouterr().out
-    assert "| chain | 3 | 1 | " in told
-    assert "> 8e+02" in told
-    assert "0 failed the exact audit" in told
+    output = capsys.readouterr().out
+    assert "| chain | 3 | 1 | " in output
+    assert "> 8e+02" in output
+    assert "0 failed the exact audit" in output
     assert run_experiment([*line, "--json"]) == 0
     nothing, branching = json.loads(capsys.readouterr().out)
     assert nothing["certified"] < nothing["clopper-pearson"]

@@ -13,6 +13,7 @@ from adagoal.envs import toy_models
 from adagoal.envs.simulator import ModelSimulator
 from adagoal.exact import solver
 from adagoal.methods import METHODS
+from experiments import exact_policies
 from goal_sets import GRID, MODELS, SCALES, random_sets, second
 from model_env import ModelEnv, PairEnv
 
@@ -29,11 +30,11 @@ def slow_values(mdp, members):
     return V, Q.argmin(axis=1).astype(np.int16)
 
 
-@pytest.mark.parametrize("world", MODELS)
-def test_exact_values_of_sets_equal_value_iteration(world):
-    mdp = MODELS[world]
+@pytest.mark.parametrize("env", MODELS)
+def test_exact_values_of_sets_equal_value_iteration(env):
+    mdp = MODELS[env]
     sets = random_sets(mdp, 5)
-    V = solver.optimal_values(mdp, sets)
+    V = exact_policies.optimal_values(mdp, sets)
     for j, members in enumerate(sets):
         slow, policy = slow_values(mdp, members)
         finite = np.isfinite(V[:, j])
@@ -55,11 +56,11 @@ def test_places_of_overlapping_sets():
     assert at.tolist() == [[1, -1, -1], [3, -1, -1], [-1, -1, -1], [0, 1, 3], [-1, -1, -1]]
 
 
-@pytest.mark.parametrize("world", MODELS)
+@pytest.mark.parametrize("env", MODELS)
 @pytest.mark.parametrize("kind", ["partition", "overlapping"])
-def test_certificates_for_sets_hold(world, kind):
+def test_certificates_for_sets_hold(env, kind):
     """Every bound during the run, and the answer, agree with the exact model."""
-    mdp = MODELS[world]
+    mdp = MODELS[env]
     sets = [list(range(r, mdp.n_states, 3)) for r in range(3)] if kind == "partition" else random_sets(mdp, 1)
     names = {f"set {i}": members for i, members in enumerate(sets)}
     truth = solver.optimal_distances(mdp, sets)

@@ -53,12 +53,12 @@ def test_transition_frequencies_are_those_of_the_model() -> None:
 
 def test_states_numbered_as_found_give_the_same_graph() -> None:
     mdp = extra_models.random_deterministic(n_states=200, n_actions=2, seed=0)
-    world = GymAdapter(PairEnv(mdp), "pairs", max_states=400)
-    counts, _ = play(world, 20_000)
-    assert world.initial_states == 64
+    env = GymAdapter(PairEnv(mdp), "pairs", max_states=400)
+    counts, _ = play(env, 20_000)
+    assert env.initial_states == 64
     assert counts.n_states > 128
     assert not counts.seen[-1]
-    number = {tuple(int(i) for i in label.strip("[]").split()): s for s, label in enumerate(world.labels) if s}
+    number = {tuple(int(i) for i in label.strip("[]").split()): s for s, label in enumerate(env.labels) if s}
     number[0, 0] = 0
     for state in range(200):
         here = number.get(divmod(state, 7))
@@ -70,46 +70,46 @@ def test_states_numbered_as_found_give_the_same_graph() -> None:
 
 
 def test_rollout_returns_for_a_state_without_a_row_in_the_plan() -> None:
-    world = GymAdapter(PairEnv(toy_models.chain_model(n_states=200)), "pairs")
-    counts = TransitionCounts(world.initial_states, world.n_actions, world.start)
+    env = GymAdapter(PairEnv(toy_models.chain_model(n_states=200)), "pairs")
+    counts = TransitionCounts(env.initial_states, env.n_actions, env.start)
     rows = counts.n_states
     plan = ExplorationPlan(np.ones((1, rows, 1), np.int16), np.array([rows - 1]), 10**6, np.full(rows * 2, NEVER))
     rng = np.random.default_rng(0)
-    assert world.rollout(plan, np.ones(1), counts, rng, (10**6, 1)).goals == [rows - 1]
+    assert env.rollout(plan, np.ones(1), counts, rng, (10**6, 1)).goals == [rows - 1]
     far = ExplorationPlan(plan.policy, np.array([NEVER]), 10**6, plan.replan_thresholds)
-    steps = world.rollout(far, np.ones(1), counts, rng, (10**6, 1)).steps
+    steps = env.rollout(far, np.ones(1), counts, rng, (10**6, 1)).steps
     assert steps <= rows
     assert counts.n_states > rows
 
 
 def test_new_states_end_the_rollout_if_the_plan_says_so() -> None:
-    world = GymAdapter(PairEnv(toy_models.chain_model(n_states=9)), "pairs")
-    counts = TransitionCounts(world.initial_states, world.n_actions, world.start)
+    env = GymAdapter(PairEnv(toy_models.chain_model(n_states=9)), "pairs")
+    counts = TransitionCounts(env.initial_states, env.n_actions, env.start)
     plan = ExplorationPlan(np.ones((1, 64, 1), np.int16), np.array([-1]), 100, np.full(128, NEVER))
     for expected in range(1, 9):
-        outcome = world.rollout(plan, np.ones(1), counts, np.random.default_rng(0), (1000, 100))
+        outcome = env.rollout(plan, np.ones(1), counts, np.random.default_rng(0), (1000, 100))
         assert (outcome.steps, outcome.goals, outcome.reached) == (1, [-1], [True])
         assert counts.seen.sum() == 1 + expected
 
 
 def test_thresholds_end_the_rollout() -> None:
-    world = GymAdapter(ModelEnv(toy_models.chain_model(n_states=4)), "chain")
+    env = GymAdapter(ModelEnv(toy_models.chain_model(n_states=4)), "chain")
     counts = TransitionCounts(4, 2, 0)
     threshold = np.full(8, NEVER)
     threshold[3] = 5
     plan = ExplorationPlan(np.ones((1, 4, 1), np.int16), np.array([3]), 100, threshold)
-    world.rollout(plan, np.ones(1), counts, np.random.default_rng(0), (1000, 100))
+    env.rollout(plan, np.ones(1), counts, np.random.default_rng(0), (1000, 100))
     assert counts.n[3] == 5
-    world.rollout(plan, np.ones(1), counts, np.random.default_rng(0), (1000, 100))
+    env.rollout(plan, np.ones(1), counts, np.random.default_rng(0), (1000, 100))
     assert counts.n[3] == 6
 
 
 def test_periodic_policies_are_played_by_stage() -> None:
-    world = GymAdapter(ModelEnv(toy_models.chain_model(n_states=6)), "chain")
+    env = GymAdapter(ModelEnv(toy_models.chain_model(n_states=6)), "chain")
     counts = TransitionCounts(6, 2, 0)
     policy = np.array([1, 1, 0, 1, 1])[:, None, None].repeat(6, axis=1).astype(np.int16)
     plan = ExplorationPlan(policy, np.array([5]), 5, np.full(12, NEVER))
-    outcome = world.rollout(plan, np.ones(1), counts, np.random.default_rng(0), (1000, 1))
+    outcome = env.rollout(plan, np.ones(1), counts, np.random.default_rng(0), (1000, 1))
     assert (outcome.steps, outcome.reached) == (6, [False])
     assert counts.n.reshape(6, 2).tolist() == [[0, 1], [0, 2], [1, 1], [0, 0], [0, 0], [0, 0]]
 
@@ -119,9 +119,9 @@ def test_periodic_policies_are_played_by_stage() -> None:
 
 def test_random_starts_are_drawn_at_a_virtual_start() -> None:
     mdp = toy_models.chain_model(n_states=6, slip=0.2)
-    world = GymAdapter(ModelEnv(mdp, starts=(1, 2, 4)), "starts")
-    assert (world.start, world.state_bound) == (6, 7)
-    counts, _ = play(world, 20_000)
+    env = GymAdapter(ModelEnv(mdp, starts=(1, 2, 4)), "starts")
+    assert (env.start, env.state_bound) == (6, 7)
+    counts, _ = play(env, 20_000)
     drawn = counts.empirical_kernel()[12:14] * counts.n[12:14, None]
     assert drawn.sum(axis=0)[[0, 3, 5, 6]].tolist() == [0, 0, 0, 0]
     assert stats.chisquare(drawn.sum(axis=0)[[1, 2, 4]]).pvalue > 1e-5
@@ -134,15 +134,15 @@ def test_random_starts_are_drawn_at_a_virtual_start() -> None:
 def first_steps(start_seed: int | None) -> NDArray[np.bool_]:
     """Return whether the first step of each episode slipped."""
     env = ModelEnv(toy_models.chain_model(n_states=9, slip=0.3), starts=(3, 4, 5))
-    world = GymAdapter(env, "starts", start_seed)
-    counts, slips = TransitionCounts(world.initial_states, 2, world.start), []
+    adapter = GymAdapter(env, "starts", start_seed)
+    counts, slips = TransitionCounts(adapter.initial_states, 2, adapter.start), []
     policy = np.full((1, counts.n_states, 1), 1, np.int16)
     plan = ExplorationPlan(policy, np.array([NEVER]), 1, np.full(counts.n_states * 2, NEVER))
     for _ in range(2000):
-        before = counts.empirical_kernel()[world.start * 2 + 1] * counts.n[world.start * 2 + 1]
-        world.rollout(plan, np.ones(1), counts, np.random.default_rng(0), (100, 1))
-        after = counts.empirical_kernel()[world.start * 2 + 1] * counts.n[world.start * 2 + 1]
-        slips.append(int(np.argmax(after - before)) < world.start)
+        before = counts.empirical_kernel()[adapter.start * 2 + 1] * counts.n[adapter.start * 2 + 1]
+        adapter.rollout(plan, np.ones(1), counts, np.random.default_rng(0), (100, 1))
+        after = counts.empirical_kernel()[adapter.start * 2 + 1] * counts.n[adapter.start * 2 + 1]
+        slips.append(int(np.argmax(after - before)) < adapter.start)
     return np.array(slips)
 
 
@@ -159,26 +159,26 @@ class Wrapped(gymnasium.Wrapper[Any, Any, Any, Any]):
 
 def test_time_limits_are_removed_without_changing_the_object() -> None:
     limited = Wrapped(wrappers.TimeLimit(ModelEnv(toy_models.chain_model(n_states=30)), 5))
-    world = GymAdapter(limited, "chain")
-    counts = TransitionCounts(world.initial_states, 2, 0)
+    env = GymAdapter(limited, "chain")
+    counts = TransitionCounts(env.initial_states, 2, 0)
     plan = ExplorationPlan(np.ones((1, 30, 1), np.int16), np.array([29]), 100, np.full(60, NEVER))
-    outcome = world.rollout(plan, np.ones(1), counts, np.random.default_rng(0), (1000, 1))
-    assert (outcome.reached, outcome.steps, world.warnings, world.void_reasons) == ([True], 30, [], [])
+    outcome = env.rollout(plan, np.ones(1), counts, np.random.default_rng(0), (1000, 1))
+    assert (outcome.reached, outcome.steps, env.warnings, env.void_reasons) == ([True], 30, [], [])
     assert isinstance(limited.env, wrappers.TimeLimit)
 
 
 def test_environment_that_truncates_itself_is_reset_with_a_warning() -> None:
-    world = GymAdapter(SelfTruncating(toy_models.chain_model(n_states=10)), "impatient")
-    counts, _ = play(world, 3000)
-    assert world.warnings == ["the environment ends episodes by itself (truncated); each time it was reset"]
+    env = GymAdapter(SelfTruncating(toy_models.chain_model(n_states=10)), "impatient")
+    counts, _ = play(env, 3000)
+    assert env.warnings == ["the environment ends episodes by itself (truncated); each time it was reset"]
     assert not counts.seen[8:].any()
 
 
 def test_babyai_has_no_time_limit() -> None:
-    world, _ = registry.make_single_env("BabyAI-GoToRedBallGrey-v0", {}, 1, None)
-    assert isinstance(world, GymAdapter)
-    world.reset_with_seed(0)
-    assert not any(world.backend.step(0)[3] for _ in range(100))  # the limit of the environment is 64
+    env, _ = registry.make_single_env("BabyAI-GoToRedBallGrey-v0", {}, 1, None)
+    assert isinstance(env, GymAdapter)
+    env.reset_with_seed(0)
+    assert not any(env.backend.step(0)[3] for _ in range(100))  # the limit of the environment is 64
 
 
 def test_state_that_ends_only_some_episodes_gives_a_warning() -> None:
@@ -188,9 +188,9 @@ def test_state_that_ends_only_some_episodes_gives_a_warning() -> None:
         def observe(self) -> int:
             return min(self.state, 2)
 
-    world = GymAdapter(Merged(mdp), "merged")
-    play(world, 3000)
-    assert any("ended the episode at one visit and not at another" in line for line in world.void_reasons)
+    env = GymAdapter(Merged(mdp), "merged")
+    play(env, 3000)
+    assert any("ended the episode at one visit and not at another" in line for line in env.void_reasons)
 
 
 class Exit(ModelEnv):
@@ -218,18 +218,18 @@ def test_with_max_states_a_terminated_observation_is_a_separate_state(starts: tu
 
 
 def test_toy_text_keeps_its_numbers_with_max_states() -> None:
-    world, _ = registry.make_single_env(gymnasium.make("FrozenLake-v1"), {}, None, 100)
-    assert world.initial_states == world.state_bound == 16
-    assert world.labels[15] == "(3, 3) goal"
+    env, _ = registry.make_single_env(gymnasium.make("FrozenLake-v1"), {}, None, 100)
+    assert env.initial_states == env.state_bound == 16
+    assert env.labels[15] == "(3, 3) goal"
 
 
 def test_states_numbered_as_found_have_separate_terminal_states() -> None:
-    world, _ = registry.make_single_env("Blackjack-v1", {}, None, None)
-    counts, _ = play(world, 5000, goals=[NEVER])
-    assert isinstance(world, GymAdapter)
-    assert not any("at another" in line for line in world.void_reasons)
-    shown = {label for label, ends in zip(world.labels, counts.terminal, strict=False) if not ends}
-    ended = {label for label, ends in zip(world.labels, counts.terminal, strict=False) if ends}
+    env, _ = registry.make_single_env("Blackjack-v1", {}, None, None)
+    counts, _ = play(env, 5000, goals=[NEVER])
+    assert isinstance(env, GymAdapter)
+    assert not any("at another" in line for line in env.void_reasons)
+    shown = {label for label, ends in zip(env.labels, counts.terminal, strict=False) if not ends}
+    ended = {label for label, ends in zip(env.labels, counts.terminal, strict=False) if ends}
     assert all(label.endswith(" (end)") for label in ended)
     assert {label.removesuffix(" (end)") for label in ended} & shown
     assert not ended & shown
@@ -321,11 +321,11 @@ def test_invalid_observations_are_refused(space: spaces.Space[Any], show: Callab
 
 def test_negative_zero_is_the_same_state() -> None:
     signs = itertools.cycle((1.0, -1.0))
-    world = GymAdapter(
+    env = GymAdapter(
         Shown(spaces.Box(-9, 9, (1,)), lambda s: np.array([s * next(signs) if s == 0 else s])), "zeros", max_states=9
     )
-    assert not world._env.has_virtual_start
-    assert play(world, 2000)[0].seen.sum() == 4
+    assert not env._env.has_virtual_start
+    assert play(env, 2000)[0].seen.sum() == 4
 
 
 class Unstartable(ModelEnv):
@@ -386,9 +386,9 @@ def test_changed_start_during_set_up_is_reported() -> None:
             self.state = 2 if self.resets == 20 else 0
             return self.observe(), {}
 
-    world = GymAdapter(Wanders(toy_models.chain_model()), "wanders")
-    play(world, 1)
-    assert any("led to another state than the start" in r and "--start random" in r for r in world.void_reasons)
+    env = GymAdapter(Wanders(toy_models.chain_model()), "wanders")
+    play(env, 1)
+    assert any("led to another state than the start" in r and "--start random" in r for r in env.void_reasons)
 
 
 def test_too_many_actions_give_one_line_error() -> None:
@@ -405,9 +405,9 @@ def test_terminated_may_be_any_truth_value() -> None:
             return state, reward, terminated or None, truncated, info  # type: ignore[return-value]
 
     mdp = with_terminal(toy_models.chain_model(n_states=5), 4)
-    world = GymAdapter(Sloppy(mdp), "sloppy")
-    assert same_counts(play(world, 2000)[0], play(GymAdapter(ModelEnv(mdp), "tidy"), 2000)[0])
-    assert world.warnings == world.void_reasons == []
+    env = GymAdapter(Sloppy(mdp), "sloppy")
+    assert same_counts(play(env, 2000)[0], play(GymAdapter(ModelEnv(mdp), "tidy"), 2000)[0])
+    assert env.warnings == env.void_reasons == []
 
 
 def test_labels_of_long_observations_show_what_differs() -> None:
@@ -433,7 +433,7 @@ class LongObservations(ModelEnv):
 
 
 def test_states_with_long_observations_have_different_labels() -> None:
-    world = GymAdapter(LongObservations(), "long", max_states=20)
-    play(world, 500)
-    assert len(set(world.labels)) == len(world.labels) > 2
-    assert world.labels[1] == "[0]=0, [1]=1"
+    env = GymAdapter(LongObservations(), "long", max_states=20)
+    play(env, 500)
+    assert len(set(env.labels)) == len(env.labels) > 2
+    assert env.labels[1] == "[0]=0, [1]=1"

@@ -20,7 +20,8 @@ from adagoal.envs.gym_adapter import GymAdapter
 from adagoal.envs.model import TabularMDP, model_from_rows
 from adagoal.envs.observation_keys import MiniGridKeyReader, _minigrid_object_key
 from adagoal.runs import run_folder
-from adagoal.runs.result import Result, load_result
+from adagoal.runs.exploration_files import load_result
+from adagoal.runs.result import Result
 from experiments import extra_models
 from model_env import NEVER, Breaking, MersenneTwister, ModelEnv, PairEnv, play, same_counts, with_terminal
 
@@ -76,12 +77,12 @@ def test_environment_that_cannot_be_replayed_continues_from_a_reset() -> None:
             return self.state, 0.0, False, False, {}
 
     dice = np.random.default_rng(0)
-    world = GymAdapter(OwnGenerator(toy_models.chain_model(n_states=1000)), "own")
-    counts, _ = play(world, 302)
-    while world.state()[1]["place"][0] == world.start:
-        play(world, 1, counts=counts)
+    env = GymAdapter(OwnGenerator(toy_models.chain_model(n_states=1000)), "own")
+    counts, _ = play(env, 302)
+    while env.state()[1]["place"][0] == env.start:
+        play(env, 1, counts=counts)
     other = GymAdapter(OwnGenerator(toy_models.chain_model(n_states=1000)), "own")
-    other.restore(*world.state())
+    other.restore(*env.state())
     assert any("went on from a reset" in line for line in other.warnings)
     play(other, 100, counts=counts)
 
@@ -104,12 +105,12 @@ def test_unsaved_generator_does_not_repeat_numbers_after_a_resume() -> None:
             return self.state, 0.0, False, False, {}
 
     mdp, drawn = toy_models.chain_model(n_states=1000), []
-    world = GymAdapter(OwnGenerator(mdp), "own")
+    env = GymAdapter(OwnGenerator(mdp), "own")
     for _ in range(4):
-        counts, _ = play(world, 50, goals=[NEVER])
+        counts, _ = play(env, 50, goals=[NEVER])
         drawn.append(counts.seen)
-        saved, world = world.state(), GymAdapter(OwnGenerator(mdp), "own")
-        world.restore(*saved)
+        saved, env = env.state(), GymAdapter(OwnGenerator(mdp), "own")
+        env.restore(*saved)
     for one in range(4):
         for other in range(one):
             assert (drawn[one] & drawn[other]).sum() < 15  # 50 of 1000: about two or three collide by chance
@@ -143,15 +144,15 @@ def test_cliff_walking_and_taxi_with_a_small_budget() -> None:
     assert objects.warnings == objects.void == []
 
 
-def as_numbered(mdp: TabularMDP, world: GymAdapter, starts: tuple[int, ...]) -> TabularMDP:
+def as_numbered(mdp: TabularMDP, env: GymAdapter, starts: tuple[int, ...], size: int) -> TabularMDP:
     """Return the model of a :class:`PairEnv` in the adapter's numbers of states; unseen states come last."""
-    virtual, size = len(starts) > 1, world.state_bound
+    virtual = len(starts) > 1
     shown = [divmod(state, 7) for state in range(mdp.n_states)]
 
     def numbers(label: str) -> list[str]:
         return label.removesuffix(" (end)").strip("[]").split()
 
-    met = [shown.index((int(a), int(b))) for a, b in map(numbers, world.labels[1:])]
+    met = [shown.index((int(a), int(b))) for a, b in map(numbers, env.labels[1:])]
     order = [*([] if virtual else starts), *met]
     order += [state for state in range(mdp.n_states) if state not in order]
     number = {state: i + virtual for i, state in enumerate(order)}
@@ -168,7 +169,7 @@ def as_numbered(mdp: TabularMDP, world: GymAdapter, starts: tuple[int, ...]) -> 
 
 
 def test_certificates_hold_with_states_numbered_as_found() -> None:
-    """Random and fixed starts, terminal and unreachable states, and a max_states that is too large."""
+    """Random and fixed starts, terminal and unreachable states, and room for all states or for more."""
     certified = 0
     for seed in range(12):
         rng = np.random.default_rng(seed)
@@ -177,9 +178,9 @@ def test_certificates_hold_with_states_numbered_as_found() -> None:
         if seed % 2:
             mdp = with_terminal(mdp, 5)
         starts = (0,) if seed % 4 < 2 else (0, 3)
-        world = GymAdapter(PairEnv(mdp, starts), "pairs", max_states=int(rng.integers(7, 10)))
-        result = api.explore(world, float(rng.uniform(2, 5)), 3.0, seed=seed, budget=4_000)
-        verdict = api.audit(result, as_numbered(mdp, world, starts))
+        env = GymAdapter(PairEnv(mdp, starts), "pairs", max_states=int(rng.integers(7, 10)))
+        result = api.explore(env, float(rng.uniform(2, 5)), 3.0, seed=seed, budget=4_000)
+        verdict = api.audit(result, as_numbered(mdp, env, starts, result.arrays["policy"].shape[2]))
         assert verdict.certificates, verdict.failures
         if result.status == "certified":
             assert verdict.ok, verdict.failures
@@ -243,11 +244,11 @@ def test_minigrid_is_certified(tmp_path: Path) -> None:
     assert result.status == "certified"
     assert result.warnings == result.void == []
     assert len(result.goals) >= 10
-    world, _ = registry.make_single_env("MiniGrid-Empty-5x5-v0", {}, None, None)
-    counts, _ = play(world, 2000)
-    assert world.state_bound == 10_000
+    env, _ = registry.make_single_env("MiniGrid-Empty-5x5-v0", {}, None, None)
+    counts, _ = play(env, 2000)
+    assert (env.state_bound, env.pair_bound) == (10_001, None)
     assert counts.seen.sum() <= 36
-    assert "(1, 1) down" in world.labels
+    assert "(1, 1) down" in env.labels
     keys, _ = registry.make_single_env("MiniGrid-DoorKey-5x5-v0", {}, 3, None)
     play(keys, 1500)
     assert any("with yellow key" in label for label in keys.labels)

@@ -37,11 +37,11 @@ def test_help_imports_no_heavy_module(command: str) -> None:
 
 def test_catalogue_equals_the_experiments() -> None:
     """The catalogue repeats their settings, because experiments are imported only when they run."""
-    told = {(name, option.name): option.choices for name, asked in CATALOGUE.items() for option in asked.options}
-    assert told["price", "world"] == tuple(price.WORLDS)
-    assert told["figure2", "env"] == tuple(sorted(figure2.ENVS))
-    assert told["figure2", "panel"] == figure2.PANELS
-    assert told["figure2", "rule"] == tuple(figure2.LINES)
+    output = {(name, option.name): option.choices for name, asked in CATALOGUE.items() for option in asked.options}
+    assert output["price", "world"] == tuple(price.WORLDS)
+    assert output["figure2", "env"] == tuple(sorted(figure2.ENVS))
+    assert output["figure2", "panel"] == figure2.PANELS
+    assert output["figure2", "rule"] == tuple(figure2.LINES)
     assert str(constants.LARGE) in CATALOGUE["constants"].options[0].help
     for name, asked in CATALOGUE.items():
         parts = load_experiments(asked)

@@ -59,8 +59,8 @@ def floor_and_door(lift: Lift) -> tuple[int, bool]:
 @pytest.mark.parametrize("state", [None, floor_and_door])
 def test_state_machine_class_is_used_unchanged(state: Any) -> None:
     Lift.torn_down = 0
-    world = adagoal.machine(Lift, state=state, deterministic=True)
-    result = adagoal.explore(world, radius=9, epsilon=0.5)
+    env = adagoal.machine(Lift, state=state, deterministic=True)
+    result = adagoal.explore(env, radius=9, epsilon=0.5)
     assert result.status == "certified"
     assert not result.void
     names = [result.label(g) for g in result.goals]

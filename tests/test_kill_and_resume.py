@@ -34,10 +34,10 @@ def test_killed_and_resumed_runs_equal_uninterrupted_runs() -> None:
 
 @pytest.mark.slow
 def test_200_killed_and_resumed_runs_equal_uninterrupted_runs() -> None:
-    told = kill(0, 200)
-    assert "200 kills" in told
-    assert "0 differences" in told
-    assert all(case in told for case in ("certified-auto", "on-the-fly", "gosprl", "likelihood-auto"))
+    output = kill(0, 200)
+    assert "200 kills" in output
+    assert "0 differences" in output
+    assert all(case in output for case in ("certified-auto", "on-the-fly", "gosprl", "likelihood-auto"))
 
 
 def begin(rule: Rule, radius: float | str) -> ExplorationSession:
@@ -64,8 +64,8 @@ def test_every_rule_resumes_identically_from_any_checkpoint(rule: Rule, radius: 
 
         def compare(run: ExplorationRun, session: ExplorationSession = session, place: list[int] = place) -> bool:
             place[0] += 1
-            (arrays, facts, _), (expected, told, _) = checkpoint(session), saved[place[0]]
-            assert facts | {"seconds": 0} == told | {"seconds": 0}
+            (arrays, facts, _), (expected, output, _) = checkpoint(session), saved[place[0]]
+            assert facts | {"seconds": 0} == output | {"seconds": 0}
             assert arrays.keys() == expected.keys()
             for name, array in arrays.items():
                 np.testing.assert_array_equal(array, expected[name], err_msg=name)

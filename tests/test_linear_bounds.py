@@ -16,7 +16,7 @@ from adagoal.loop import run_exploration
 from adagoal.planning.mixture_sweeps import plan_mixture_horizon
 from adagoal.planning.model_arrays import RidgeEstimates, features_from_mixture
 from adagoal.report.exploration_page import write_report
-from experiments import extra_models
+from experiments import exact_policies, extra_models
 from experiments.required_samples import for_vtr
 from linear_models import backward_reference, finite_values, observe, random_mixture, start
 from transition_recording import record_transition
@@ -74,7 +74,7 @@ def test_bounds_hold_at_every_plan(method):
     for seed in range(6):
         mdp, _ = random_mixture(seed, signed=method == "vtr-pooled" and seed % 2 == 1)
         goals = np.arange(mdp.n_states)
-        best = solver.optimal_values(mdp, goals).T
+        best = exact_policies.optimal_values(mdp, goals).T
         run = start(mdp, method, epsilon=0.5, seed=seed)
         e = run.estimates
         for budget in (100, 400, 1_500, 6_000, 25_000):
@@ -159,14 +159,14 @@ def test_curriculum(method, tmp_path):
 def test_goals_that_no_kernel_reaches(method):
     """These goals are unreachable for every theta, so ``--radius all`` still stops."""
     kernels = [extra_models.random_unreachable(n_states=8, n_actions=2, seed=s) for s in range(2)]
-    world = adagoal.mixture(kernels, [0.3, 0.7])
-    never = np.flatnonzero(np.isinf(solver.optimal_distances(world.mdp, list(range(8)))))
+    env = adagoal.mixture(kernels, [0.3, 0.7])
+    never = np.flatnonzero(np.isinf(solver.optimal_distances(env.mdp, list(range(8)))))
     assert len(never)
-    result = adagoal.explore(world, "all", 1.0, method=method, budget=10**6)
+    result = adagoal.explore(env, "all", 1.0, method=method, budget=10**6)
     assert result.status == "certified"
     assert sorted(result.goals) == [g for g in range(8) if g not in never]
     assert all(result.certificates[g].lower == math.inf for g in never)
-    assert adagoal.audit(result, world).ok
+    assert adagoal.audit(result, env).ok
 
 
 def test_ellipsoid_contains_the_likelihood_set():
@@ -232,7 +232,7 @@ def vtr_case(seed):
 
 
 VTR_SEEDS = [*range(20), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(20, 60))]
-"""Every d, and so every sign, with every horizon; and the same with other worlds."""
+"""Every d, and so every sign, with every horizon, on two sets of models."""
 
 
 @pytest.mark.parametrize("seed", VTR_SEEDS)

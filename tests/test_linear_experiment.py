@@ -6,9 +6,9 @@ import json
 import numpy as np
 import pytest
 
-from adagoal.comparison import experiment as runner
 from adagoal.parallel import TaskResources
 from adagoal.parallel.task_engine import LocalEngine
+from experiments import experiment as runner
 from experiments import linear, linear_output, linear_runs, misfit
 from experiments.__main__ import run as run_experiment
 
@@ -59,7 +59,7 @@ def test_stopped_run_is_continued(small, tmp_path):
         part = linear.PARTS["states"]
         options = part.fill_in_defaults(out=folder, minutes=minutes)
         (found,) = runner.collect_outcomes(
-            part, [cell], options, LocalEngine(1, print), runner.ExperimentProgress(quiet=True)
+            part, [cell], options, LocalEngine(1, print), runner.RunsProgress(quiet=True)
         )
         return found
 

@@ -26,8 +26,9 @@ from adagoal.core.file_io import folder_lock, is_folder_locked
 from adagoal.report import StateMetadata
 from adagoal.report.exploration_page import LiveRunSource, RunFolderSource
 from adagoal.report.live_server import serve_report
+from adagoal.runs.exploration_files import load_result
 from adagoal.runs.job import STOP_REQUEST_FILE
-from adagoal.runs.result import Result, load_result
+from adagoal.runs.result import Result
 from data_block import unpack_data_block
 
 SMALL: dict[str, Any] = {"env": "grid", "radius": 6, "env_args": {"rows": 3, "cols": 3}}

@@ -15,6 +15,7 @@ from adagoal.linear.mixture_counts import PSEUDO_COUNT, likeliest_theta, misfit_
 from adagoal.loop import run_exploration
 from adagoal.planning import mixture_sweeps
 from adagoal.planning.model_arrays import ThetaRegion, features_from_mixture
+from experiments import exact_policies
 from linear_models import interval, lower_reference, random_mixture, start, upper_reference
 
 CHAIN = np.array([[0.0, 1.0], [1.0, 0.0]])
@@ -113,10 +114,10 @@ def test_bad_input_gives_one_line_error(make, words):
 
 @pytest.mark.parametrize("method", ["likelihood", "vtr-pooled"])
 def test_one_kernel_is_a_known_model(method):
-    world = adagoal.mixture(["grid"], [1.0])
-    result = adagoal.explore(world, 5.0, 0.1, method=method)
+    env = adagoal.mixture(["grid"], [1.0])
+    result = adagoal.explore(env, 5.0, 0.1, method=method)
     assert (result.status, result.steps) == ("certified", 0)
-    assert adagoal.audit(result, world).ok
+    assert adagoal.audit(result, env).ok
 
 
 def test_contradictory_row_sums():
@@ -126,9 +127,9 @@ def test_contradictory_row_sums():
 
 @pytest.mark.parametrize("name", [n for n in MODEL_BUILDERS if n.startswith("mixture-")])
 def test_built_in_families(name):
-    world, _ = adagoal.envs.registry.make_single_env(name, {}, None, None)
-    assert world.mixture.n_states == world.mdp.n_states >= 50
-    assert np.isfinite(solver.optimal_distances(world.mdp, [world.start])).all()
+    env, _ = adagoal.envs.registry.make_single_env(name, {}, None, None)
+    assert env.mixture.n_states == env.mdp.n_states >= 50
+    assert np.isfinite(solver.optimal_distances(env.mdp, [env.start])).all()
 
 
 def test_large_families_are_small_in_memory():
@@ -171,16 +172,16 @@ def test_hop_counts_are_lower_bounds():
     for seed in range(5):
         mdp, _ = random_mixture(seed)
         hops = start(mdp, "likelihood", L=50.0).estimates.V
-        assert (hops <= solver.optimal_values(mdp, np.arange(mdp.n_states)).T + 1e-9).all()
+        assert (hops <= exact_policies.optimal_values(mdp, np.arange(mdp.n_states)).T + 1e-9).all()
         assert hops.max() >= 2
 
 
 def test_mixture_of_gymnasium_environments():
     lakes = [gymnasium.make("FrozenLake-v1", is_slippery=slippery) for slippery in (True, False)]
-    world = adagoal.mixture(lakes, [0.4, 0.6])
-    result = adagoal.explore(world, 6.0, method="likelihood", budget=10**6)
+    env = adagoal.mixture(lakes, [0.4, 0.6])
+    result = adagoal.explore(env, 6.0, method="likelihood", budget=10**6)
     assert result.status == "certified"
-    assert adagoal.audit(result, world).ok
+    assert adagoal.audit(result, env).ok
 
 
 def test_real_environment_is_stepped_unchanged():

@@ -122,10 +122,12 @@ def test_run_shows_its_progress(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(progress_display, "PLAIN_LINE_SECONDS", 0.0)
-    told: list[int] = []
-    seen = adagoal.explore("chain", 4, progress=True, observe=lambda run: told.append(run.steps), out=tmp_path / "run")
+    output: list[int] = []
+    seen = adagoal.explore(
+        "chain", 4, progress=True, observe=lambda run: output.append(run.steps), out=tmp_path / "run"
+    )
     assert "steps" in capfd.readouterr().err
-    assert told[-1] == seen.steps
+    assert output[-1] == seen.steps
     assert adagoal.explore("chain", 4).certificates == seen.certificates, "the run does not notice"
     assert capfd.readouterr().err == ""
     ended = adagoal.explore("chain", 4, progress=True, observe=lambda run: False)

@@ -22,7 +22,8 @@ from adagoal.envs.simulator import ModelSimulator
 from adagoal.report import StateMetadata, exploration_panels, make_headline, write_report
 from adagoal.report.exploration_panels import ExplorationSource, layered_positions
 from adagoal.report.html_page import Panel, PanelContent, pack_data_block
-from adagoal.runs.result import Result, load_result
+from adagoal.runs.exploration_files import load_result
+from adagoal.runs.result import Result
 from data_block import unpack_data_block
 
 ARGUMENTS = {"rows": 3, "cols": 3}

@@ -20,7 +20,8 @@ from adagoal.report import StateMetadata, exploration_panels, write_report
 from adagoal.report.exploration_panels import ExplorationSource, PageLimits
 from adagoal.report.html_page import Panel, PanelContent
 from adagoal.report.show import show
-from adagoal.runs.result import Result, load_result
+from adagoal.runs.exploration_files import load_result
+from adagoal.runs.result import Result
 
 pytestmark = pytest.mark.skipif(driver.found() is None, reason=driver.HOW)
 
@@ -511,8 +512,8 @@ def test_a_comparison_has_curves_with_switches(browser: driver.Browser, tmp_path
 @pytest.mark.slow
 def test_page_of_a_run_with_10000_states(browser: driver.Browser, tmp_path: Path) -> None:
     """The run stops at its budget with hundreds of open goals, and its page estimates the steps that are left."""
-    world = {"rows": 100, "cols": 100}
-    result = api.explore("grid", 30, epsilon=3.0, env_args=world, budget=8_000_000, out=tmp_path)
+    env = {"rows": 100, "cols": 100}
+    result = api.explore("grid", 30, epsilon=3.0, env_args=env, budget=8_000_000, out=tmp_path)
     write_report(result, tmp_path)
     size = (tmp_path / "report.html").stat().st_size
     assert size < 10_000_000

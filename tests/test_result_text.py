@@ -19,7 +19,7 @@ from adagoal.core.errors import Status
 from adagoal.deep.config import Config
 from adagoal.report import write_report
 from adagoal.runs import result_text
-from adagoal.runs.result import load_result
+from adagoal.runs.exploration_files import load_result
 
 
 def test_resume_command_names_user_code(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -55,9 +55,9 @@ def test_summary_of_an_unfinished_run(tmp_path: Path, capsys: pytest.CaptureFixt
     assert run_command_line(["explore", "two-room", *asked]) == 3
     assert " or more open  " in capsys.readouterr().out
     assert run_command_line(["audit", str(tmp_path)]) == 1
-    told = capsys.readouterr()
-    assert told.err.startswith("the run is not finished")
-    assert "certificates hold.\n" in told.out
+    output = capsys.readouterr()
+    assert output.err.startswith("the run is not finished")
+    assert "certificates hold.\n" in output.out
 
 
 def test_goals_are_listed_at_the_end_of_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -108,9 +108,9 @@ def test_ctrl_c_during_the_report_does_not_change_the_run(
         monkeypatch.setattr("adagoal.report.write_report", interrupted)
     asked = ["explore", "chain", "--radius", "4", "--epsilon", "2", "--quiet", "--out", str(tmp_path / "run")]
     assert run_command_line(asked) == 0
-    told = capsys.readouterr()
-    assert told.out.startswith("Certified: ")
-    assert told.err == f"interrupted: report.html was not written; adagoal report {tmp_path / 'run'} writes it\n"
+    output = capsys.readouterr()
+    assert output.out.startswith("Certified: ")
+    assert output.err == f"interrupted: report.html was not written; adagoal report {tmp_path / 'run'} writes it\n"
     assert load_result(tmp_path / "run").status == "certified"
     assert run_command_line([*asked, "--json"]) == 0
     facts = json.loads(capsys.readouterr().out)

@@ -52,8 +52,8 @@ def level_and_open(gate: Gate) -> tuple[int, bool]:
     return gate.level, gate.open
 
 
-def certified(world: Any, radius: float = 8, **arguments: Any) -> adagoal.Result:
-    result = adagoal.explore(world, radius, **{"epsilon": 0.5, "budget": 100_000, **arguments})
+def certified(env: Any, radius: float = 8, **arguments: Any) -> adagoal.Result:
+    result = adagoal.explore(env, radius, **{"epsilon": 0.5, "budget": 100_000, **arguments})
     assert result.status == "certified"
     assert not result.void
     return result
@@ -68,12 +68,12 @@ def replay(script: str, tmp_path: Path, folder: Path) -> subprocess.CompletedPro
 
 
 def test_a_rare_state_is_found_and_its_script_replayed(tmp_path: Path) -> None:
-    world = breaker.machine()
-    result = certified(world, 10)
+    env = breaker.machine()
+    result = certified(env, 10)
     assert result.certificate("('HALF_OPEN', 0, 0)") == (7, 7)
     assert result.certificate("crash:KeyError") == (8, 8)
     assert {math.floor(c.lower) for c in result.certificates.values()} >= set(range(11))
-    assert world.n_calls < 100  # 12 states with three calls each, and the paths to them
+    assert env.n_calls < 100  # 12 states with three calls each, and the paths to them
     script = result.script("('HALF_OPEN', 0, 0)")
     assert script.count("machine.") == 7
     assert "assert state(machine) == ('HALF_OPEN', 0, 0)" in script
@@ -144,35 +144,33 @@ def test_preconditions_are_respected() -> None:
 
     by_name = {"toggle": lambda gate: gate.level < 2, "up": lambda gate, steps: not gate.open and steps == 1}
     for given in (allowed, by_name):
-        world = adagoal.machine(
-            Careful, {"up": [1, 2], "toggle": []}, level_and_open, allowed=given, deterministic=True
-        )
-        result = certified(world)
+        env = adagoal.machine(Careful, {"up": [1, 2], "toggle": []}, level_and_open, allowed=given, deterministic=True)
+        result = certified(env)
         assert sorted(result.label(g) for g in result.goals) == sorted(
             str(key) for key in [(0, False), (0, True), (1, True), *((level, False) for level in range(1, 6))]
         )
 
 
 def test_reset_leaves_a_state_without_calls() -> None:
-    world = adagoal.machine(Gate, ["up"], level_and_open, allowed=lambda gate, _: gate.level < 3, deterministic=True)
-    assert len(certified(world).goals) == 4
+    env = adagoal.machine(Gate, ["up"], level_and_open, allowed=lambda gate, _: gate.level < 3, deterministic=True)
+    assert len(certified(env).goals) == 4
 
 
 def test_failures_are_goals() -> None:
-    world = adagoal.machine(
+    env = adagoal.machine(
         Gate, ["up", "toggle"], level_and_open, invariants=[shut_at_three], crashes=KeyError, deterministic=True
     )
-    result = certified(world)
+    result = certified(env)
     assert result.certificate("fails:shut_at_three") == (4, 4)
     # Only three with an open gate leads to the error, and that state has failed already.
     assert "crash:KeyError" not in [result.label(g) for g in result.goals]
     assert "assert shut_at_three(machine) in (None, True)" in result.script("fails:shut_at_three")
-    named = certified(world, goals=["fails:shut_at_three"])
+    named = certified(env, goals=["fails:shut_at_three"])
     assert named.certificate("fails:shut_at_three") == (4, 4)
     # Goals that are functions of keys are not asked about failures.
-    opened = certified(world, goals={"open": lambda key: key[1]})
+    opened = certified(env, goals={"open": lambda key: key[1]})
     assert opened.certificate("open") == (1, 1)
-    levels = certified(world, goals=lambda key: key[0])
+    levels = certified(env, goals=lambda key: key[0])
     assert set(levels.goal_names or ()) >= {"0", "3", "fails:shut_at_three"}
 
 
@@ -186,14 +184,14 @@ def test_key_and_failure_with_the_same_text_are_two_states() -> None:
         def fail(self) -> None:
             raise KeyError
 
-    world = adagoal.machine(Liar, ["lie", "fail"], lambda liar: liar.said, deterministic=True)
-    assert len(certified(world, 2).goals) == 3
+    env = adagoal.machine(Liar, ["lie", "fail"], lambda liar: liar.said, deterministic=True)
+    assert len(certified(env, 2).goals) == 3
 
 
 def test_other_exceptions_end_the_run_and_name_the_calls() -> None:
-    world = adagoal.machine(Gate, ["up", "toggle"], level_and_open, crashes=ValueError, deterministic=True)
+    env = adagoal.machine(Gate, ["up", "toggle"], level_and_open, crashes=ValueError, deterministic=True)
     with pytest.raises(adagoal.InputError, match=r"crashes: up\(\) after .*up\(\) raised KeyError: 'four'"):
-        adagoal.explore(world, 8, 0.5)
+        adagoal.explore(env, 8, 0.5)
 
 
 def test_non_deterministic_system_is_reported() -> None:
@@ -204,9 +202,9 @@ def test_non_deterministic_system_is_reported() -> None:
             Flaky.calls += 1
             super().up(steps * (Flaky.calls % 5 > 0))
 
-    world = adagoal.machine(Flaky, ["up", "toggle"], level_and_open, deterministic=True)
+    env = adagoal.machine(Flaky, ["up", "toggle"], level_and_open, deterministic=True)
     with pytest.raises(adagoal.InputError, match=r"deterministic: up\(\) in state .* led to .* once and to .* now"):
-        adagoal.explore(world, 5, 0.5)
+        adagoal.explore(env, 5, 0.5)
 
 
 def test_reset_to_another_state_is_reported() -> None:
@@ -242,28 +240,28 @@ def test_random_systems_have_the_most_likely_path_and_can_be_repeated() -> None:
     script = runs[0].script("2")
     assert script.count("machine.throw()") == 2
     assert "# the system is random: this happened in 0.6" in script
-    assert "from test_machine import Dice, place" in script
+    assert "from test_state_machine import Dice, place" in script
 
 
 def test_a_random_start() -> None:
-    world = adagoal.machine(lambda rng: [0] * int(rng.integers(3)), {"append": [1], "clear": []}, len)
-    result = adagoal.explore(world, 4, 2.0, start="random", goals=["3"])
+    env = adagoal.machine(lambda rng: [0] * int(rng.integers(3)), {"append": [1], "clear": []}, len)
+    result = adagoal.explore(env, 4, 2.0, start="random", goals=["3"])
     assert result.status == "certified"
     assert "machine = make()" in result.script("3")
     assert result.script("3").count("append") in (1, 2, 3)
 
 
 def test_saved_results_and_resumed_runs(tmp_path: Path) -> None:
-    def world() -> Any:
+    def make_env() -> Any:
         return adagoal.machine(Gate, {"up": [1, 2], "toggle": []}, level_and_open)
 
-    whole = adagoal.explore(world(), 6, 1.0, seed=3, out=tmp_path / "whole")
+    whole = adagoal.explore(make_env(), 6, 1.0, seed=3, out=tmp_path / "whole")
     loaded = adagoal.load(tmp_path / "whole")
     assert isinstance(loaded, adagoal.Result)
     assert loaded.script("crash:KeyError") == whole.script("crash:KeyError")
     assert loaded.policy("(2, True)").act((2, False)) == whole.policy("(2, True)").act((2, False))
-    adagoal.explore(world(), 6, 1.0, seed=3, out=tmp_path / "part", budget=whole.steps // 2)
-    again = adagoal.resume(tmp_path / "part", budget=10**6, env=world())
+    adagoal.explore(make_env(), 6, 1.0, seed=3, out=tmp_path / "part", budget=whole.steps // 2)
+    again = adagoal.resume(tmp_path / "part", budget=10**6, env=make_env())
     assert isinstance(again, adagoal.Result)
     assert again.status == "certified"
     assert [again.label(g) for g in again.goals] == [whole.label(g) for g in whole.goals]
@@ -371,9 +369,9 @@ def test_examples_of_the_page(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Ca
     rows = re.findall(r"\| (.*?) \| ([\d.]+) \| ([\d,]+) \| ([\d.]+) to ([\d.]+) \|", page)
     assert len(rows) == 3
     for given, epsilon, calls, lower, upper in rows:
-        world = adagoal.machine(
+        env = adagoal.machine(
             breaker.Breaker, {"request": [True, False], "tick": []}, breaker.state, deterministic="=" in given
         )
-        result = adagoal.explore(world, 10, float(epsilon), seed=100)
-        assert f"{world.n_calls:,}" == calls
+        result = adagoal.explore(env, 10, float(epsilon), seed=100)
+        assert f"{env.n_calls:,}" == calls
         assert result.certificate("('HALF_OPEN', 0, 0)") == pytest.approx((float(lower), float(upper)), abs=0.005)

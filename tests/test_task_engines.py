@@ -19,8 +19,7 @@ import pytest
 import adagoal
 from adagoal import parallel
 from adagoal.cli.main import run_command_line
-from adagoal.comparison import experiment as runner
-from adagoal.comparison.experiment import Experiment
+from adagoal.comparison import method_comparison
 from adagoal.core.errors import EnvironmentFailure, InputError
 from adagoal.core.exploration_run import ExplorationRun
 from adagoal.core.installation import install_command
@@ -30,7 +29,9 @@ from adagoal.parallel.task_engine import LocalEngine
 from adagoal.parallel.worker_process import WorkerDied, WorkerFailure, WorkerKilled, unwrap_reply
 from engine_tasks import Buggy, begun, die, fail, refuse, slowly, square
 from experiments import arena
+from experiments import experiment as runner
 from experiments.__main__ import run as run_experiment
+from experiments.experiment import Experiment
 from fake_ray import FakeRay, FakeRayActors
 
 FRESH = TaskResources(fresh_process=True)
@@ -172,7 +173,7 @@ def test_experiment_continues_after_an_interrupt(
 ) -> None:
     small(monkeypatch)
     line = ["arena", "--seeds", "1", "--jobs", "1", "--budget", "5000", "--out", str(tmp_path)]
-    measure, left = runner.write_json, [2]
+    measure, left = method_comparison.write_json, [2]
 
     def stop(path: Path, data: object) -> None:
         left[0] -= 1
@@ -180,14 +181,14 @@ def test_experiment_continues_after_an_interrupt(
             raise KeyboardInterrupt
         measure(path, data)
 
-    monkeypatch.setattr(runner, "write_json", stop)
+    monkeypatch.setattr(method_comparison, "write_json", stop)
     assert run_experiment(line) == 3
     assert "interrupted: 2 of 4 runs are saved" in capsys.readouterr().err
-    monkeypatch.setattr(runner, "write_json", measure)
+    monkeypatch.setattr(method_comparison, "write_json", measure)
     assert run_experiment(line) == 0
     assert "2 of 4 runs are in the folder already" in capsys.readouterr().err
     left[0] = 0
-    monkeypatch.setattr(runner, "write_json", stop)
+    monkeypatch.setattr(method_comparison, "write_json", stop)
     assert run_experiment([*line[:-1], str(tmp_path / "other")]) == 130, "nothing is kept"
 
 
@@ -247,7 +248,7 @@ def tables(experiment: Experiment, folder: Path, engine: Engine, **given: Any) -
         experiment,
         experiment.fill_in_defaults(out=folder, **given),
         engine,
-        runner.ExperimentProgress(quiet=True),
+        runner.RunsProgress(quiet=True),
     )
     engine.close()
     return (folder / "arena.md").read_text(), {file.name for file in (folder / "cells").iterdir()}

@@ -32,13 +32,13 @@ UNLIMITED = 2**62
 def run_of(
     mdp: TabularMDP, L: float, epsilon: float, seed: int = 0, rule: str = "adagoal", **arguments: object
 ) -> ExplorationRun:
-    world = ModelSimulator(mdp)
-    counts = TransitionCounts(world.initial_states, world.n_actions, world.start)
+    env = ModelSimulator(mdp)
+    counts = TransitionCounts(env.initial_states, env.n_actions, env.start)
     problem = methods.ExplorationProblem(
-        world, counts, L, epsilon, 0.1, GoalSpace.from_states(counts.n_states, world.state_bound)
+        env, counts, L, epsilon, 0.1, GoalSpace.from_states(counts.n_states, env.state_bound)
     )
     estimates = methods.build_estimates("ucbvi", problem, arguments)
-    return ExplorationRun(world, estimates, goal_rules.resolve_rule(rule), np.random.default_rng(seed))
+    return ExplorationRun(env, estimates, goal_rules.resolve_rule(rule), np.random.default_rng(seed))
 
 
 def audit_ok(mdp: TabularMDP, estimates: UCBVI) -> bool:
@@ -244,11 +244,11 @@ def test_bad_arguments_give_one_line_error() -> None:
         run_of(toy_models.chain_model(n_states=3000), 40.0, 1.0)
     with pytest.raises(InputError, match="GiB"):
         adagoal.explore("chain", 3, method="bpi-ucbvi", goals=[2], method_args={"horizon": 10**9})
-    world = ModelSimulator(toy_models.chain_model(n_states=3))
-    world.state_bound = 10
+    env = ModelSimulator(toy_models.chain_model(n_states=3))
+    env.state_bound = 10
     with pytest.raises(InputError, match="known number of states"):
         methods.build_estimates(
             "ucbvi",
-            methods.ExplorationProblem(world, TransitionCounts(3, 2, 0), 2.0, 1.0, 0.1, GoalSpace.from_states(3, 3)),
+            methods.ExplorationProblem(env, TransitionCounts(3, 2, 0), 2.0, 1.0, 0.1, GoalSpace.from_states(3, 3)),
             {},
         )

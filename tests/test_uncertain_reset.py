@@ -158,11 +158,13 @@ def holds(result: Result, mdp: TabularMDP, other: int, q: float) -> bool:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("world", ["trap", "chain"])
-def test_runs_with_a_rare_other_start_are_void_or_correct(world: str) -> None:
+@pytest.mark.parametrize("adapter", ["trap", "chain"])
+def test_runs_with_a_rare_other_start_are_void_or_correct(adapter: str) -> None:
     """At delta = 0.3 at most a few of 20 runs may be wrong; most see the other start and are void."""
     mdp, other = (
-        (toy_models.trap_chain(n_states=4, p=0.3), 2) if world == "trap" else (toy_models.chain_model(n_states=12), 11)
+        (toy_models.trap_chain(n_states=4, p=0.3), 2)
+        if adapter == "trap"
+        else (toy_models.chain_model(n_states=12), 11)
     )
     broken, kinds = 0, set[str]()
     for seed in range(20):
@@ -202,17 +204,17 @@ def broken(q: float, seed: int, believe: bool) -> bool:
     """
     env = HiddenStart(TWO_AND_ONE)
     env.q = q
-    world = GymAdapter(env, "hidden")
-    assert not world.start_is_certain
-    world.start_is_certain = not believe
+    adapter = GymAdapter(env, "hidden")
+    assert not adapter.start_is_certain
+    adapter.start_is_certain = not believe
     claims: list[bool] = []
 
     def watch(run: ExplorationRun) -> bool:
         wrong = bool(run.estimates.D[run.estimates.column[2]] > 1.0 / q)
-        claims.append(wrong and not world.void_reasons)
-        return not world.void_reasons
+        claims.append(wrong and not adapter.void_reasons)
+        return not adapter.void_reasons
 
-    result = api.explore(world, 12, 3.0, delta=DELTA, seed=seed, observe=watch)
+    result = api.explore(adapter, 12, 3.0, delta=DELTA, seed=seed, observe=watch)
     missing = result.status == "certified" and 1.0 / q <= 12 and 2 not in result.goals
     assert result.status != "certified" or q > 0.01 or result.goals == [0, 1]
     return missing or any(claims)
@@ -238,13 +240,13 @@ def test_only_environments_with_an_inferred_start_spend_delta() -> None:
     sure, unsure, virtual = ModelSimulator(mdp), GymAdapter(ModelEnv(mdp), "e"), GymAdapter(ModelEnv(mdp, (0, 2)), "v")
     assert (sure.start_is_certain, unsure.start_is_certain, virtual.start_is_certain) == (True, False, True)
     built = []
-    for world in (sure, unsure, virtual):
-        counts = TransitionCounts(world.initial_states, world.n_actions, world.start)
+    for env in (sure, unsure, virtual):
+        counts = TransitionCounts(env.initial_states, env.n_actions, env.start)
         built.append(
             methods.build_estimates(
                 "certified",
                 methods.ExplorationProblem(
-                    world, counts, 4.0, 1.0, 0.1, GoalSpace.from_states(counts.n_states, world.state_bound)
+                    env, counts, 4.0, 1.0, 0.1, GoalSpace.from_states(counts.n_states, env.state_bound)
                 ),
                 {},
             )

@@ -26,7 +26,8 @@ if TYPE_CHECKING:
     from adagoal.envs.model import Model
     from adagoal.envs.state_machine import machine
     from adagoal.report.show import Page, plot, show
-    from adagoal.runs.result import Certificate, Result, load
+    from adagoal.runs.exploration_files import load
+    from adagoal.runs.result import Certificate, Result
 
 __version__ = "0.2.0.dev0"
 __all__ = [
@@ -77,7 +78,8 @@ _MODULE_OF_NAME = {
         "envs.model": ["Model"],
         "envs.state_machine": ["machine"],
         "report.show": ["Page", "plot", "show"],
-        "runs.result": ["Certificate", "Result", "load"],
+        "runs.exploration_files": ["load"],
+        "runs.result": ["Certificate", "Result"],
     }.items()
     for name in names
 }

@@ -22,7 +22,7 @@ sys.path.append(str(Path(__file__).parents[1]))  # damaged_folders is there
 def no_video(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Render videos only in the tests of the page, because each takes seconds."""
     if request.module.__name__ != "test_training_page":
-        monkeypatch.setattr("adagoal.report.training_video.write_video_strip", lambda record, env: None)
+        monkeypatch.setattr("adagoal.report.training_page.write_video_strip", lambda record, env: None)
 
 
 @pytest.fixture(scope="session")

@@ -204,7 +204,7 @@ def test_command_writes_its_files_and_changes_nothing_else(finished: Path, capsy
     assert run_command_line([*words[:-1], "1"]) == 1
     assert (finished / "certificate.json").read_text() == text  # also with another number of workers
     said = capsys.readouterr().out
-    assert "every cell is decided, some are refuted, after" in said
+    assert "every cell is decided and some are refuted after" in said
     assert shown["status"] == "decided"
     assert shown["statement"] in said
     same = adagoal.certify(finished, radius=5, halvings=3)
@@ -233,7 +233,7 @@ def test_goals_that_split_cells_are_not_played() -> None:
 
 def test_rollouts_equal_a_manual_loop(finished: Path) -> None:
     policy, source, seed = load_policy(finished), EnvSource.from_argument("point-mass"), 3
-    world = GoalEnv(source, measure_dimensions(source.make_env(), source, 0))
+    env = GoalEnv(source, measure_dimensions(source.make_env(), source, 0))
     goals = np.random.default_rng(0).uniform(-0.6, 0.6, (48, 2))
     _, make = prepare_certification(policy, source, 0, "env", 25, seed)
     with open_players(make, 2) as reach:
@@ -242,11 +242,11 @@ def test_rollouts_equal_a_manual_loop(finished: Path) -> None:
     for i in (0, 17, 47):
         block, slot = divmod(i, 16)
         rng = random_stream(seed, StreamPurpose.CERTIFIED_EPISODE, 7, slot, block)
-        observation, achieved = world.reset(int(rng.integers(2**31)))
-        world.set_goal(goals[i])
+        observation, achieved = env.reset(int(rng.integers(2**31)))
+        env.set_goal(goals[i])
         inside = []
         for _ in range(25):
-            observation, achieved, _ = world.step(policy(observation, goals[i]).astype(np.float64))
+            observation, achieved, _ = env.step(policy(observation, goals[i]).astype(np.float64))
             inside.append(np.linalg.norm(achieved - goals[i]) <= 0.1)
         assert found[i] == any(inside)
 

@@ -201,10 +201,10 @@ def test_ctrl_c_during_the_report_does_not_change_the_training(
     folder = Path(shutil.copytree(finished, tmp_path / "run"))
     monkeypatch.setattr(report, "write_training_report", interrupted)
     assert command(["resume", str(folder), "--quiet"]) == 0
-    told = capsys.readouterr()
-    assert told.out.splitlines()[0].startswith(f"seed {CONFIG.seed}  ")
-    assert told.out.splitlines()[-1] == f"done: {folder}"
-    assert told.err == f"interrupted: report.html was not written; adagoal report {folder} writes it\n"
+    output = capsys.readouterr()
+    assert output.out.splitlines()[0].startswith(f"seed {CONFIG.seed}  ")
+    assert output.out.splitlines()[-1] == f"done: {folder}"
+    assert output.err == f"interrupted: report.html was not written; adagoal report {folder} writes it\n"
 
 
 def test_disk_full_at_the_start_gives_one_line_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

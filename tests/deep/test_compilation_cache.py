@@ -29,9 +29,9 @@ print(len(hits), jax.config.jax_compilation_cache_dir)
 def ask(**variables: str) -> tuple[int, str]:
     """Return the cache hits and the cache folder of a new process."""
     env = {name: value for name, value in os.environ.items() if not name.startswith("JAX_")} | variables
-    told = subprocess.run([sys.executable, "-c", SCRIPT], env=env, capture_output=True, text=True, check=True)
-    assert told.stderr == ""
-    hits, folder = told.stdout.split()
+    output = subprocess.run([sys.executable, "-c", SCRIPT], env=env, capture_output=True, text=True, check=True)
+    assert output.stderr == ""
+    hits, folder = output.stdout.split()
     return int(hits), folder
 
 

@@ -198,12 +198,12 @@ def made(kind: Any, **given: Any) -> tuple[EnvSource, EnvDimensions]:
     return source, measure_dimensions(source.make_env(), source, 30)
 
 
-def end_of(world: GoalEnv, goal: float, steps: int = 30, action: float = 1.0) -> tuple[EpisodeEnd, float]:
+def end_of(env: GoalEnv, goal: float, steps: int = 30, action: float = 1.0) -> tuple[EpisodeEnd, float]:
     """Move right until the episode ends; return how it ended and the achieved goal."""
-    world.reset(1)
-    world.set_goal(np.full(world.sizes.goal, goal))
+    env.reset(1)
+    env.set_goal(np.full(env.sizes.goal, goal))
     for _ in range(steps):
-        _, achieved, end = world.step(np.full(1, action))
+        _, achieved, end = env.step(np.full(1, action))
         if end is not EpisodeEnd.CONTINUES:
             break
     return end, float(achieved[-1])
@@ -255,9 +255,9 @@ def test_unusual_shapes_and_types_are_supported(kind: type[Line]) -> None:
 def test_policy_input_includes_the_achieved_goal() -> None:
     source, sizes = made(Elsewhere)
     assert sizes.with_achieved
-    world = GoalEnv(source, sizes)
-    world.reset(0)
-    observation, achieved, _ = world.step(np.ones(1))
+    env = GoalEnv(source, sizes)
+    env.reset(0)
+    observation, achieved, _ = env.step(np.ones(1))
     assert observation.tolist() == [0.0, 1.0]
     assert achieved.tolist() == [1.0]
     assert not made(Settable)[1].with_achieved
@@ -289,9 +289,9 @@ def test_observations_may_have_any_unit(unit: float) -> None:
             return super().seen() | {"observation": self.form(unit * self.x)}
 
     source, sizes = made(Far)
-    world = GoalEnv(source, sizes)
-    world.reset(0)
-    assert world.step(np.ones(1))[0][0] == unit
+    env = GoalEnv(source, sizes)
+    env.reset(0)
+    assert env.step(np.ones(1))[0][0] == unit
 
 
 def test_reward_of_the_outermost_wrapper_is_used() -> None:
@@ -306,10 +306,10 @@ def test_reward_of_the_outermost_wrapper_is_used() -> None:
 def test_actions_are_in_the_units_of_the_environment() -> None:
     source, sizes = made(Settable)
     assert (sizes.low, sizes.high, sizes.shape) == ((-2.0,), (6.0,), (1,))
-    world = GoalEnv(source, sizes)
-    world.reset(0)
-    assert world.step(np.full(1, -1.0))[1].tolist() == [-1.0]
-    assert world.step(np.full(1, 1.0))[1].tolist() == [0.0]
+    env = GoalEnv(source, sizes)
+    env.reset(0)
+    assert env.step(np.full(1, -1.0))[1].tolist() == [-1.0]
+    assert env.step(np.full(1, 1.0))[1].tolist() == [0.0]
 
 
 @pytest.mark.parametrize(
@@ -366,13 +366,13 @@ def test_known_families_have_their_settings(env_id: str) -> None:
     sizes = measure_dimensions(env, source, 0)
     assert sizes.accepts_goals
     assert sizes.with_achieved == env_id.startswith("Ant")
-    world = GoalEnv(source, sizes)
+    adapter = GoalEnv(source, sizes)
     goal = env_inspection.make_goal_sampler(env, "test_goals", "env")(np.random.default_rng(0), 1)[0]
-    world.reset(0)
-    world.set_goal(goal)
-    observation, _, end = world.step(np.zeros(sizes.action))
+    adapter.reset(0)
+    adapter.set_goal(goal)
+    observation, _, end = adapter.step(np.zeros(sizes.action))
     assert (len(observation), end) == (sizes.observation, EpisodeEnd.CONTINUES)
-    np.testing.assert_allclose(world.env.unwrapped.goal, goal)
+    np.testing.assert_allclose(adapter.env.unwrapped.goal, goal)
 
 
 @pytest.mark.parametrize(
@@ -415,9 +415,9 @@ def test_maze_with_a_single_cell_can_start() -> None:
     source = EnvSource.from_argument(
         lambda: make_goal_env("PointMaze_UMaze-v3", maze_map=[[1, 1, 1, 1], [1, "r", "g", 1], [1, 1, 1, 1]])
     )
-    world = GoalEnv(source, measure_dimensions(source.make_env(), source, 0))
-    start = np.asarray(world.env.unwrapped.maze.unique_reset_locations)[0]
-    _, achieved = world.reset(0, start)
+    env = GoalEnv(source, measure_dimensions(source.make_env(), source, 0))
+    start = np.asarray(env.env.unwrapped.maze.unique_reset_locations)[0]
+    _, achieved = env.reset(0, start)
     assert np.linalg.norm(achieved - start) < 0.5
 
 
@@ -435,9 +435,9 @@ def test_unrelated_attribute_goal_is_not_changed(goal: Any) -> None:
     source = EnvSource.from_argument(lambda: Numbered(goal))
     sizes = measure_dimensions(source.make_env(), source, 30)
     assert not sizes.accepts_goals
-    world = GoalEnv(source, sizes)
-    world.reset(0)
-    assert world.env.unwrapped.goal == goal
+    env = GoalEnv(source, sizes)
+    env.reset(0)
+    assert env.env.unwrapped.goal == goal
 
 
 @pytest.mark.parametrize("kind", [Scalar, Vector])

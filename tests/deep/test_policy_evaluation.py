@@ -29,15 +29,15 @@ def test_evaluation_equals_a_manual_loop(folder: Path) -> None:
     found = evaluate(folder, run=1, episodes=30, seed=3)
     source = EnvSource("point-mass")
     sizes = measure_dimensions(source.make_env(), source, TINY["horizon"])
-    policy, world = load_policy(folder, run=1), GoalEnv(source, sizes)
+    policy, env = load_policy(folder, run=1), GoalEnv(source, sizes)
     for i in (0, 7, 29):
         round_, slot = divmod(i, 25)
         rng = random_stream(3, StreamPurpose.EVALUATION_EPISODE, 0, slot, round_)
-        observation, achieved = world.reset(int(rng.integers(2**31)))
+        observation, achieved = env.reset(int(rng.integers(2**31)))
         np.testing.assert_allclose(found.starts[i], achieved, rtol=1e-6)
         inside = []
         for _ in range(sizes.horizon):
-            observation, achieved, _ = world.step(policy(observation, found.goals[i]).astype(np.float64))
+            observation, achieved, _ = env.step(policy(observation, found.goals[i]).astype(np.float64))
             inside.append(np.linalg.norm(achieved - found.goals[i]) <= sizes.success)
         assert (found.final_success[i], found.any_success[i]) == (inside[-1], any(inside))
 

@@ -35,8 +35,8 @@ def test_reset_depends_on_the_seed_alone() -> None:
     used.reset(3)
     for _ in range(20):
         used.step(np.ones(4))
-    for world in (used, fresh):
-        world.reset(7)
+    for env in (used, fresh):
+        env.reset(7)
     for _ in range(10):
         a, b = used.step(np.full(4, -0.5)), fresh.step(np.full(4, -0.5))
         np.testing.assert_array_equal(a[0], b[0])

@@ -74,7 +74,7 @@ def test_without_a_gpu_the_light_recipe_is_the_default(
 
 
 def test_training_shows_its_progress(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
-    told: list[int] = []
+    output: list[int] = []
 
     def one_cycle(configs: list[Config], *_: Any, observe: Any, **__: Any) -> bool:
         rows = [{"cycle": 3, "success": 0.25, "steps": 300}]
@@ -83,12 +83,12 @@ def test_training_shows_its_progress(monkeypatch: pytest.MonkeyPatch, capfd: pyt
 
     monkeypatch.setattr(training_session, "start_training", one_cycle)
     assert adagoal.train(
-        "point-mass", progress=True, observe=lambda history: told.append(history.steps_before_cycle(1))
+        "point-mass", progress=True, observe=lambda history: output.append(history.steps_before_cycle(1))
     )
     shown = capfd.readouterr().err.splitlines()
     assert shown[0] == "recipe light: JAX has no GPU here; the larger recipe is called adagoal"
     assert shown[1].startswith("400 / ")
-    assert told == [100]
+    assert output == [100]
     assert not adagoal.train("point-mass", progress=True, observe=lambda history: False)
     capfd.readouterr()
     adagoal.train("point-mass")

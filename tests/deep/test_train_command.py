@@ -101,10 +101,10 @@ def test_bad_input_gives_one_line_error_and_exit_code_two(
 
 
 def test_nan_observations_are_refused() -> None:
-    world = GoalEnv(EnvSource.from_argument(lambda: gymnasium.make("Broken-v0", disable_env_checker=True)), SIZES)
-    world.reset(0)
+    env = GoalEnv(EnvSource.from_argument(lambda: gymnasium.make("Broken-v0", disable_env_checker=True)), SIZES)
+    env.reset(0)
     with pytest.raises(InputError, match="NaN"):
-        world.step(np.zeros(2))
+        env.step(np.zeros(2))
 
 
 def test_environment_error_gives_one_line_error() -> None:

@@ -22,7 +22,7 @@ from adagoal.core.errors import InputError
 from adagoal.core.file_io import write_json
 from adagoal.deep import env_inspection, goal_envs
 from adagoal.deep.training_history import ValueMapHistory
-from adagoal.report import training_page, training_video
+from adagoal.report import training_page
 from adagoal.report.live_server import serve_report
 from adagoal.report.training_page import ExtraFiles
 from adagoal.runs.run_folder import find_saved_run
@@ -48,7 +48,7 @@ def trained(finished: Path, tmp_path: Path) -> Path:
 @pytest.mark.skipif(driver.found() is None, reason=driver.HOW)
 def test_goal_space_shows_earlier_times(trained: Path) -> None:
     training_page.write_training_report(trained)
-    assert (trained / training_video.VIDEO_STRIP_FILE).is_file()
+    assert (trained / training_page.VIDEO_STRIP_FILE).is_file()
     with driver.Browser() as browser:
         page = browser.open((trained / "report.html").as_uri())
         page.wait("document.body.dataset.ready === 'yes'")
@@ -141,8 +141,8 @@ def test_older_maps_are_thinned() -> None:
 
 
 def test_video_shows_the_goal_of_the_policy(finished: Path) -> None:
-    pictures = training_video.render_frames(finished)
-    assert len(pictures) == training_video.N_FRAMES
+    pictures = training_page.render_frames(finished)
+    assert len(pictures) == training_page.N_FRAMES
     env = goal_envs.make_goal_env("point-mass")
     goals = env_inspection.make_goal_sampler(env, "test_goals", CONFIG.test_goals)(np.random.default_rng(1), 32)
     start = env.reset(seed=1)[0]["achieved_goal"]
@@ -161,17 +161,17 @@ import numpy as np
 from adagoal import train
 from adagoal.deep import Config
 from adagoal.deep.goal_envs import EnvSource
-from adagoal.report import training_video
+from adagoal.report import training_page
 
 if __name__ == "__main__":
     sizes = {"episodes": 2, "eval_episodes": 2, "updates": 2, "batch": 8, "hidden": (8,), "buffer": 2000}
     train([Config("FetchReach-v4", steps=100, **sizes)], out=Path(sys.argv[1]), workers=1)
     made, make = [], EnvSource.make_env
     EnvSource.make_env = lambda self, **options: made.append(make(self, **options)) or made[-1]
-    assert len(training_video.render_frames(Path(sys.argv[1]))) == training_video.N_FRAMES
+    assert len(training_page.render_frames(Path(sys.argv[1]))) == training_page.N_FRAMES
     core = made[-1].unwrapped
     marker = core.data.site_xpos[mujoco.mj_name2id(core.model, mujoco.mjtObj.mjOBJ_SITE, "target0")]
-    goals = training_video.env_inspection.make_goal_sampler(core, "test_goals", "env")(np.random.default_rng(1), 32)
+    goals = training_page.env_inspection.make_goal_sampler(core, "test_goals", "env")(np.random.default_rng(1), 32)
     print(np.abs(marker - goals).max(1).min())
 """
 """Trains for a moment on Fetch, makes the film, and says how far its marker is from the nearest of the test goals."""

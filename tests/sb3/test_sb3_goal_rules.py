@@ -143,11 +143,11 @@ def test_invalid_environments_and_goals_are_refused() -> None:
 
 
 def test_function_sets_the_goal() -> None:
-    told = []
-    env = ChosenGoal(gymnasium.make("PointMass-v0"), lambda env, goal: told.append(goal))
+    output = []
+    env = ChosenGoal(gymnasium.make("PointMass-v0"), lambda env, goal: output.append(goal))
     env.reset(seed=0)
     env.set_goal(np.ones(2))
-    np.testing.assert_array_equal(told, [[1.0, 1.0]])
+    np.testing.assert_array_equal(output, [[1.0, 1.0]])
 
 
 # --- the callback ---

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import hashlib
 import importlib.util
 import os
 import time
@@ -127,13 +128,15 @@ def certify(
     else:
         if goals is not None and starts is not None:
             raise InputError("give goals or starts, not both", "starts")
+        if run or test_goals:
+            raise InputError("is for a folder of adagoal train; leave it out", "run" if run else "test_goals")
         problem = _policy_problem(policy, versus, env, claim, varied, set_start, criterion, seed, workers)
     return _run_certification(problem, seed, folder, observe)
 
 
 def _is_training(policy: Any) -> bool:
     if isinstance(policy, str | os.PathLike):
-        return os.path.isdir(policy) or not (str(policy).endswith(".zip") or ":" in str(policy))
+        return os.path.isdir(policy)
     return type(policy).__module__ == "adagoal.runs.train_result"
 
 
@@ -215,12 +218,18 @@ def _policy_problem(
     play = functools.partial(open_players, make, workers, in_process=True)
     about |= {argument: space.text, "criterion": judge.text, "seed": seed}
     about |= {} if set_start is None else {"set_start": getattr(set_start, "__qualname__", "function")}
-    # The names above do not change with the code, and rollouts of other code must not be counted.
-    functions = {"env": env, argument: given, "criterion": criterion, "set_start": set_start}
-    code = {name: fingerprint_function(each, name) for name, each in functions.items() if callable(each)}
-    about |= {"code": code} if code else {}
+    about |= _hash_code({"env": env, argument: given, "criterion": criterion, "set_start": set_start})
     question = Question(subject, judge.event, space.names)
     return _Problem(claim, question, space.sample, space.make_tree(claim.halvings), play, about)
+
+
+def _hash_code(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return an entry of a certificate that changes with the code of these functions.
+
+    Their names do not, and a certification that is continued must not count rollouts of other code.
+    """
+    hashes = [name + fingerprint_function(each, name) for name, each in given.items() if callable(each)]
+    return {"code": hashlib.sha256("".join(hashes).encode()).hexdigest()} if hashes else {}
 
 
 def _find_env(env: Any) -> tuple[str, Callable[[], Any]]:
@@ -246,7 +255,7 @@ def _own_goals(env_name: str, make_env: Callable[[], Any]) -> ValueSpace:
 
     env = make_env()
     if "desired_goal" not in getattr(env.observation_space, "spaces", ()):
-        raise InputError(f"missing; {env_name} has no goals, so say what to vary: starts={{'x': (-2, 2)}}", "starts")
+        raise InputError(f"missing; {env_name} has no goals, so say which starts to vary, such as x=-2:2", "starts")
     sample = make_goal_sampler(env, "test_goals", "env")
     env.close()
     return ValueSpace.from_sampler(sample, None, "env")
@@ -288,6 +297,7 @@ def _trained_problem(
             raise InputError(f"must have {expected} numbers, got {given.tree_values.shape[1]}", "goals")
         sample, tree, space = given.sample, given.make_tree(claim.halvings), given.text
     about = {"env": policy.env, **about, "test_goals": space, "seed": seed, "policy": policy.fingerprint()}
+    about |= _hash_code({"env": env, "goals": goals})
     return _Problem(claim, Question(), sample, tree, open_play, about)
 
 

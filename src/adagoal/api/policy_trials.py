@@ -27,7 +27,8 @@ from adagoal.core.random_streams import StreamPurpose, random_stream
 from adagoal.core.transition_data import TransitionCounts
 from adagoal.core.types import Actions, Floats
 from adagoal.envs import registry
-from adagoal.runs.result import Certificate, Result, load_result, numbers_states_as_met
+from adagoal.runs.exploration_files import load_result
+from adagoal.runs.result import Certificate, Result, numbers_states_as_met
 
 # An attempt is given up after this many times the certified steps, or the radius if nothing is certified.
 PATIENCE_FACTOR = 100

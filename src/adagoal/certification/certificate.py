@@ -222,6 +222,16 @@ class Certification:
         return sum(cell.verdict == verdict for cell in self.cells)
 
     @property
+    def outcome(self) -> str:
+        """The status in words."""
+        is_comparison = isinstance(self.claim, ComparisonClaim)
+        if self.status is Status.CERTIFIED:
+            return f"every cell is {'better or equal' if is_comparison else 'certified'}"
+        if self.status is Status.DECIDED:
+            return f"every cell is decided and some are {'worse' if is_comparison else 'refuted'}"
+        return str(self.status)
+
+    @property
     def variables(self) -> list[str]:
         """Names of the V coordinates."""
         names = self.question.names

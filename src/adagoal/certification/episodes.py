@@ -138,7 +138,10 @@ class EpisodeTask:
     def _set_by_function(self, env: Any, seed: int, value: Any) -> Any:
         assert self.set_start is not None
         first = _reset(env, seed)
-        observation = self.set_start(env, value)
+        try:
+            observation = self.set_start(env, value)
+        except Exception as error:
+            raise EnvironmentFailure(f"the function raised {describe_exception(error)}", "set_start") from error
         return first if observation is None else observation
 
     def find_radius(self, given: int | None) -> int:
@@ -233,7 +236,11 @@ class PairPlayer:
 
     def play_blocks(self, blocks: Sequence[tuple[int, Floats]], round_: int) -> list[Outcomes]:
         """See :meth:`Player.play_blocks`."""
-        first, second = (player.play_blocks(blocks, round_) for player in self._players)
+        first = self._players[0].play_blocks(blocks, round_)
+        try:
+            second = self._players[1].play_blocks(blocks, round_)
+        except InputError as error:
+            raise type(error)(error.reason, "versus" if error.name == "policy" else error.name) from error
         return [a.astype(np.int64) - b for a, b in zip(first, second, strict=True)]
 
 

@@ -12,7 +12,7 @@ import click
 
 from adagoal.cli import options
 from adagoal.cli.options import echo_wrapped, setting_options, skip_drawing_on_interrupt
-from adagoal.core.errors import InputError, Status
+from adagoal.core.errors import InputError
 from adagoal.core.user_code import is_file_spec, load_from_file, stdout_to_stderr
 from adagoal.settings.exploration import ExecutionOptions
 from adagoal.settings.training import ClaimSettings, TrainingOptions
@@ -69,6 +69,9 @@ def certify(policy: str, out: Path | None, quiet: bool, as_json: bool, **given: 
     or a function action = f(observation): module:function or FILE.py:NAME. The same command continues a certification
     that was interrupted.
 
+    --versus says where POLICY is better, worse or equal to another policy; then exit code 1 means that it is worse in
+    some cell.
+
     Writes certificate.json and certificate.png, and report.html unless POLICY is a folder. Exit code 0: all cells are
     certified; 1: all are decided, some refuted; 3: some are open.
     """
@@ -81,21 +84,15 @@ def certify(policy: str, out: Path | None, quiet: bool, as_json: bool, **given: 
         elif name == "set_start" and given[name] is not None:
             raise InputError(f"must look like FILE.py:NAME, got {given[name]!r}", name)
     is_folder = os.path.isdir(policy)
-    folder = out or (Path(policy) if is_folder else _default_folder(policy, given["env"]))
+    folder = out or (Path(policy) if is_folder else _default_folder(policy, given["versus"], given["env"]))
     with stdout_to_stderr(), CertificationProgress(quiet) as display:
         certification = certify_policy(policy, out=folder, observe=display, **given)
     if as_json:
         click.echo(json.dumps(certification.to_dict(), indent=1))
     else:
         print_certificate(certification)
-        good, bad = ("certified", "refuted") if given["versus"] is None else ("better or equal", "worse")
-        sentences = {
-            Status.CERTIFIED: f"every cell is {good}",
-            Status.DECIDED: f"every cell is decided, some are {bad},",
-        }
-        outcome = sentences.get(certification.status, certification.status)
         file = folder / ("certificate.png" if is_folder else "report.html")
-        click.echo(f"{outcome} after {certification.rollouts} rollouts: {file}")
+        click.echo(f"{certification.outcome} after {certification.rollouts} rollouts: {file}")
     with skip_drawing_on_interrupt("certificate.png", "the same command"):
         draw_certificate(certification, folder)
         # the folder of a run has a page of its own, which shows the certificate
@@ -107,9 +104,9 @@ def certify(policy: str, out: Path | None, quiet: bool, as_json: bool, **given: 
         raise click.exceptions.Exit(certification.status.exit_code)
 
 
-def _default_folder(policy: str, env: str | None) -> Path:
-    name = policy.rpartition(":")[2] if ":" in policy else Path(policy).stem
-    return options.default_run_folder(f"certify-{name}-{env}", {})
+def _default_folder(policy: str, versus: str | None, env: str | None) -> Path:
+    names = [name.rpartition(":")[2] if ":" in name else Path(name).stem for name in (policy, versus) if name]
+    return options.default_run_folder(f"certify-{'-versus-'.join(names)}-{env}", {})
 
 
 def draw_certificate(certification: Certification, folder: Path) -> None:

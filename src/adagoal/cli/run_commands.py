@@ -174,7 +174,7 @@ def audit(folder: Path, env: str | None, trust: bool, table: bool, as_json: bool
     Exit code 0: both hold, and so does every certificate; 1: something fails; 2: no exact model is known.
     """
     from adagoal.api import explore as api
-    from adagoal.runs.result import load_result
+    from adagoal.runs.exploration_files import load_result
 
     result = load_result(folder)
     if not result.status.finished:
@@ -224,7 +224,7 @@ def play(folder: Path, as_json: bool, **given: Any) -> None:
     from rich.text import Text
 
     from adagoal.api.policy_trials import play as play_policies
-    from adagoal.runs.result import load_result
+    from adagoal.runs.exploration_files import load_result
 
     result = load_result(folder)
     with stdout_to_stderr():
@@ -260,7 +260,7 @@ def report(folder: Path, png: bool) -> None:
         click.echo(write_training_report(folder, png=png))
         return
     from adagoal.report import write_report
-    from adagoal.runs.result import load_result
+    from adagoal.runs.exploration_files import load_result
 
     with stdout_to_stderr():
         page = write_report(load_result(folder), folder, png=png)
@@ -342,7 +342,7 @@ def _parse_columns(ctx: click.Context, param: click.Parameter, values: tuple[str
     "--column", "columns", multiple=True, metavar="COLUMN=NAME", callback=_parse_columns,
     help="Name of a column in the file, as in next_state=s2; repeatable.",
 )  # fmt: skip
-@click.option("--n-states", type=options.INTEGER, help="Bound on the number of states, seen or not.  [default: 10000]")
+@click.option("--n-states", type=options.INTEGER, help="Number of states, seen or not, if it is known.")
 @click.option("--branching", type=options.INTEGER, help="No pair has more than this many successors, if you know it.")
 @setting_options(ExecutionOptions, "out", help="Folder of the result.  [default: runs/FILE-radius-L]")
 @options.json_option

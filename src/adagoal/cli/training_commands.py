@@ -98,8 +98,6 @@ def report_training(trained: TrainResult, folder: Path, as_json: bool) -> None:
     history = trained.history
     if trained.certificate is not None:
         write_json(folder / "certificate.json", trained.certificate.to_dict())
-    for note in trained.notes:
-        click.echo(f"note: {note}", err=True)
     rows = [
         {"seed": config.seed, "goal_rule": config.goal_rule}
         | {k: v for k, v in history.learning_curve(run)[-1].items() if k in ("steps", "success", "success_any")}

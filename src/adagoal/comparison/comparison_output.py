@@ -15,10 +15,8 @@ from html import escape
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from rich.table import Table
 
 from adagoal import methods
-from adagoal.comparison.experiment import RunOutcome, TextTable
 from adagoal.core.exploration_run import ExplorationRun
 from adagoal.core.goal_space import GoalSpace
 from adagoal.core.tabular_policy import Policy, renumber_policies
@@ -34,6 +32,8 @@ from adagoal.runs.result import to_data_frame
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+RunOutcome = Any
+"""What a run measured, as read from its file: a dictionary or a list."""
 # Checks while the steps grow by a factor of 10. With 8 an audit-stop is about 33% too large at most.
 CHECKS_PER_DECADE = 8
 FIRST_CHECK_STEPS = 100
@@ -140,11 +140,6 @@ class MethodScore:
     seconds: float
     budget: int | None
 
-    @property
-    def group_key(self) -> tuple[str, str, str]:
-        """Environment, method and goal rule, which the runs share."""
-        return self.world, self.method, self.goal_rule
-
     def table_cells(self) -> tuple[str, ...]:
         """Return the row of the table (:func:`make_score_table`)."""
         ratio = self.own_stop / self.audit_stop if math.isfinite(self.own_stop) and self.audit_stop > 0 else math.nan
@@ -167,6 +162,20 @@ class MethodScore:
             return f"{steps:,.0f}"
         # With a larger budget a run that stopped by itself would not have changed its output.
         return f"> {self.budget:,}" if self.budget and self.stopped < self.runs else "never"
+
+
+@dataclass(frozen=True)
+class TextTable:
+    """A table of texts. The first ``n_left_columns`` are aligned to the left, the others are numbers."""
+
+    header: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    n_left_columns: int = 1
+
+    def to_markdown(self) -> str:
+        """Return the table as Markdown."""
+        rule = ["---"] * self.n_left_columns + ["---:"] * (len(self.header) - self.n_left_columns)
+        return "\n".join("| " + " | ".join(line) + " |" for line in (self.header, rule, *self.rows)) + "\n"
 
 
 @dataclass(frozen=True)
@@ -244,16 +253,6 @@ def make_score_table(scores: Sequence[MethodScore]) -> TextTable:
     """Return the table of scores."""
     header = ("world", "method", "goal rule", "runs", "own stop", "audit-stop", "own / audit", "audit holds", "seconds")
     return TextTable(header, [score.table_cells() for score in scores], n_left_columns=3)
-
-
-def live_score_table(records: Sequence[RunOutcome], max_rows: int) -> Table:
-    """Return the table so far; if it has too many rows for the screen, the rows whose runs ended last."""
-    scores = compute_scores(records)
-    if len(scores) > max_rows:
-        # Groups are in the order of their first record, so from reversed records the latest come first.
-        latest = [score.group_key for score in compute_scores(reversed(records))[: max(max_rows, 1)]]
-        scores = [score for score in scores if score.group_key in latest]
-    return make_score_table(scores).to_rich_table()
 
 
 def make_error_plots(records: Sequence[RunOutcome]) -> list[CurvePlot]:

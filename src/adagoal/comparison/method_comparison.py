@@ -14,24 +14,15 @@ import math
 import os
 import re
 import tempfile
-from collections.abc import Iterable, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from adagoal import goal_rules, methods, parallel
-from adagoal.api.explore import audit
-from adagoal.comparison.comparison_output import AnytimeAuditor, Comparison, live_score_table, make_error_plots
-from adagoal.comparison.experiment import (
-    Experiment,
-    ExperimentOptions,
-    ExperimentProgress,
-    ExperimentReport,
-    RunOutcome,
-    collect_outcomes,
-    run_experiment,
-    run_settings,
-)
+from adagoal.api.explore import audit, explore
+from adagoal.comparison.comparison_output import AnytimeAuditor, Comparison, RunOutcome, make_error_plots
 from adagoal.core.argument_checks import (
     check_arguments,
     check_folder_path,
@@ -39,8 +30,9 @@ from adagoal.core.argument_checks import (
     parse_key_value,
     refuse_unknown_arguments,
 )
-from adagoal.core.errors import InputError
-from adagoal.core.file_io import read_json
+from adagoal.core.errors import InputError, Status, UnfinishedError
+from adagoal.core.exploration_run import ExplorationRun
+from adagoal.core.file_io import folder_lock, read_json, remove_partial_files, write_json, write_text
 from adagoal.core.tabular_policy import renumber_policies
 from adagoal.envs import registry
 from adagoal.envs.model import TabularMDP
@@ -49,8 +41,8 @@ from adagoal.report.curve_page import curve_page
 from adagoal.report.html_page import ReportPage
 from adagoal.report.live_server import ReportSource
 from adagoal.runs.exploration_session import ExplorationSession
-from adagoal.runs.progress_display import in_notebook
-from adagoal.runs.result import find_model_states, numbers_states_as_met
+from adagoal.runs.progress_display import Progress, ProgressDisplay, in_notebook
+from adagoal.runs.result import Result, find_model_states, numbers_states_as_met
 from adagoal.settings.exploration import ComparisonOptions, ExecutionOptions, ExplorationSettings
 from adagoal.settings.goal_spec import GoalsArgument as Goals
 from adagoal.settings.goal_spec import build_goal_space, parse_goals, to_goals_argument
@@ -125,7 +117,113 @@ def parse_method_spec(spec: str) -> tuple[str, dict[str, Any]]:
         raise InputError(error.reason, "methods") from None
 
 
-def measure_audited_run(setting: ExplorationSettings, options: ExperimentOptions) -> dict[str, Any]:
+def collect_outcomes(
+    measure: Callable[..., RunOutcome],
+    tasks: Mapping[str, tuple[Any, ...]],
+    folder: Path,
+    engine: parallel.Engine,
+    display: RunsProgress,
+    is_complete: Callable[[str, RunOutcome], bool] = lambda name, outcome: True,
+    describe: Callable[[RunOutcome], str] | None = None,
+    resources: parallel.TaskResources | None = None,
+) -> dict[str, RunOutcome]:
+    """Return the outcome of ``measure(*arguments)`` for every task, by the name of its file below ``folder``.
+
+    Outcomes that the folder holds are not repeated, so runs that were stopped continue where they were. ``is_complete``
+    says whether the content of a file is the outcome of this task; if not, the run is repeated.
+    """
+    outcomes = {name: _load_outcome(folder, name, is_complete) for name in tasks}
+    missing = {name: arguments for name, arguments in tasks.items() if outcomes[name] is None}
+    with display:
+        display.begin(describe, len(tasks) - len(missing), len(tasks))
+        try:
+            for name, measured in engine.map(measure, missing, resources or parallel.TaskResources()):
+                write_json(folder / name, measured)
+                # Read it back: JSON turns tuples into lists, and new outcomes must look like old ones.
+                outcomes[name] = read_json(folder / name)
+                display.add_outcome(name, outcomes[name])
+        except (KeyboardInterrupt, UnfinishedError) as error:
+            # Without a finished run or a checkpoint there is nothing to continue.
+            if any(folder.glob("*")):
+                saved = f"{display.n_done} of {display.n_total} runs are saved in {folder}"
+                error.add_note(f"{saved}; the same command continues")
+            raise
+    return outcomes
+
+
+def _load_outcome(folder: Path, name: str, is_complete: Callable[[str, RunOutcome], bool]) -> RunOutcome | None:
+    if not (folder / name).exists():
+        return None
+    outcome = read_json(folder / name)
+    try:
+        return outcome if is_complete(name, outcome) else None
+    except (KeyError, TypeError, IndexError, AttributeError):
+        raise InputError(f"{folder / name}: damaged or incomplete; remove it to repeat this run") from None
+
+
+class RunsProgress(ProgressDisplay):
+    """Progress of many runs: a bar if the display is live, else one line per finished run."""
+
+    throttled = False
+
+    def __init__(self, quiet: bool = False) -> None:
+        super().__init__(quiet)
+        self._describe_outcome: Callable[[RunOutcome], str] | None = None
+        self._last_outcome, self._started = "", 0.0
+        self.n_done = self.n_total = 0
+
+    def begin(self, describe: Callable[[RunOutcome], str] | None, n_done: int, total: int) -> None:
+        """Show a number of runs; ``n_done`` are in the folder already, and ``describe`` puts an outcome into words."""
+        self._describe_outcome, self.n_done, self.n_total = describe, n_done, total
+        self._last_outcome, self._started = "", time.monotonic()
+        if 0 < n_done < total:
+            self.print_line(f"{n_done} of {total} runs are in the folder already")
+        self()
+
+    def add_outcome(self, name: str, outcome: RunOutcome) -> None:
+        """Show that a run has finished."""
+        self.n_done += 1
+        self._last_outcome = name if self._describe_outcome is None else self._describe_outcome(outcome)
+        self()
+
+    def describe(self) -> Progress:
+        """Return the number of runs, and the last outcome."""
+        seconds = time.monotonic() - self._started
+        state = f"{self.n_done} of {self.n_total} runs"
+        plain_line = f"{state}: {self._last_outcome}" if self._last_outcome else ""
+        share = self.n_done / max(self.n_total, 1)
+        return Progress([f"{state}, {seconds:,.0f} s   {self._last_outcome}"], share, plain_line)
+
+
+def run_uninterrupted(
+    run: Callable[..., Any],
+    *arguments: Any,
+    observe: Callable[[ExplorationRun], bool | None] = lambda run: None,
+    **options: Any,
+) -> Result:
+    """Call :func:`adagoal.explore` or resume; raise TaskInterrupted if a signal, and not ``observe``, ended the run."""
+    is_stopped = False
+
+    def track_stop(run: ExplorationRun) -> bool:
+        nonlocal is_stopped
+        is_stopped = observe(run) is False
+        return not is_stopped
+
+    # The display of the experiment is the only one, also in a notebook.
+    result: Result = run(*arguments, observe=track_stop, progress=False, **options)
+    # A signal and an observer give the same status, but a run cut short by a signal must not become an outcome.
+    if result.status is Status.INTERRUPTED and not is_stopped:
+        raise parallel.TaskInterrupted("the run was asked to stop")
+    return result
+
+
+def run_settings(setting: ExplorationSettings, observe: Callable[[ExplorationRun], bool | None]) -> Result:
+    """Run the exploration with these settings."""
+    given = {name: value for name, value in vars(setting).items() if name not in ("goal_space", "goal_sets")}
+    return run_uninterrupted(explore, **given, goals=to_goals_argument(setting), observe=observe)
+
+
+def measure_audited_run(setting: ExplorationSettings) -> dict[str, Any]:
     """Run until the method stops or the budget is spent, with audits on the way."""
     mdp = _require_known_model(setting.env, setting.env_args)
     code = parse_goals(to_goals_argument(setting)).code
@@ -151,7 +249,7 @@ def measure_audited_run(setting: ExplorationSettings, options: ExperimentOptions
     }
 
 
-def is_complete_outcome(setting: ExplorationSettings, outcome: RunOutcome, options: ExperimentOptions) -> bool:
+def is_complete_outcome(setting: ExplorationSettings, outcome: RunOutcome) -> bool:
     """Return whether a file holds this run. Its name has a digest of all settings, so few fields are compared."""
     has_all = {"own_stop", "audit_stop", "final", "checks"} <= outcome.keys()
     return bool(outcome["setting"]["seed"] == setting.seed and has_all)
@@ -175,16 +273,6 @@ def describe_outcome(outcome: RunOutcome) -> str:
     return f"{name}: own stop {outcome['own_stop'] or 'none'}, audit-stop {outcome['audit_stop'] or 'none'}"
 
 
-def comparison_report(outcomes: Sequence[RunOutcome], options: ExperimentOptions) -> ExperimentReport:
-    """Return the table, the curves, and a figure of the curves if Matplotlib (the extra ``figures``) is installed."""
-    comparison = Comparison(outcomes)
-    rows = [score.to_dict() for score in comparison.scores]
-    has_matplotlib = importlib.util.find_spec("matplotlib") is not None
-    figures = {"figure.png": comparison.plot()} if has_matplotlib else {}
-    data = {"rows": rows, "runs": outcomes}
-    return ExperimentReport(rows, str(comparison), data, figures, plots=make_error_plots(outcomes))
-
-
 def _require_known_model(env: str, env_args: Mapping[str, Any]) -> TabularMDP:
     model = registry.make_exact_model(env, env_args, None)
     if model is None:
@@ -192,19 +280,6 @@ def _require_known_model(env: str, env_args: Mapping[str, Any]) -> TabularMDP:
             f"the exact model of {env} is not known, so runs cannot be audited; choose another", name="env"
         )
     return model
-
-
-COMPARE = Experiment(
-    "compare",
-    lambda call: build_settings(call.worlds, call.methods, call.goal_rules, len(call.seeds), **call.common),
-    measure_audited_run,
-    comparison_report,
-    outcome_file=outcome_file_name,
-    is_complete=is_complete_outcome,
-    describe_outcome=describe_outcome,
-    live_table=live_score_table,
-    file_stem="table",
-)
 
 
 class ComparisonFolderSource(ReportSource):
@@ -215,8 +290,15 @@ class ComparisonFolderSource(ReportSource):
         return f"{len(times)} {max(times, default=0)} {self.is_running()}"
 
     def current_page(self) -> ReportPage:
-        report = self._build_report()
-        return curve_page(f"adagoal: {self.folder.name}", report.text, report.plots)
+        outcomes = [read_json(file) for file in self._list_outcome_files()]
+        if not outcomes:
+            raise InputError(f"{self.folder}: no run is finished yet")
+        try:
+            return curve_page(f"adagoal: {self.folder.name}", str(Comparison(outcomes)), make_error_plots(outcomes))
+        # Other programs may have written the files, so any of these means a damaged or foreign one.
+        except (KeyError, TypeError, IndexError, AttributeError, ValueError):
+            folder = self.folder / "cells"
+            raise InputError(f"{folder}: contains a file that is damaged, or no run of adagoal compare") from None
 
     def pack_data(self) -> bytes:
         return self.current_page().pack_data(running=self.is_running(), stops=False)  # without a stop button
@@ -226,17 +308,6 @@ class ComparisonFolderSource(ReportSource):
 
     def _list_outcome_files(self) -> list[Path]:
         return sorted((self.folder / "cells").glob("*.json"))
-
-    def _build_report(self) -> ExperimentReport:
-        outcomes = [read_json(file) for file in self._list_outcome_files()]
-        if not outcomes:
-            raise InputError(f"{self.folder}: no run is finished yet")
-        try:
-            return comparison_report(outcomes, ExperimentOptions())
-        # Other programs may have written the files, so any of these means a damaged or foreign one.
-        except (KeyError, TypeError, IndexError, AttributeError, ValueError):
-            folder = self.folder / "cells"
-            raise InputError(f"{folder}: contains a file that is damaged, or no run of adagoal compare") from None
 
 
 @refuse_unknown_arguments
@@ -287,28 +358,43 @@ def compare(
     if callable(goals) or (isinstance(goals, Mapping) and any(map(callable, goals.values()))):
         raise InputError("runs are in other processes; write functions into a file and give FILE.py:NAME", "goals")
     worlds = pair_worlds(_as_names("env", env), _as_numbers(radius), _as_numbers(epsilon), dict(env_args or {}))
-    common = {"delta": delta, "constants": constants, "budget": budget, "goals": goals, "seed": seed}
-    display = ExperimentProgress(quiet=not (in_notebook() if progress is None else progress))
+    common: dict[str, Any] = {"delta": delta, "budget": budget, "goals": goals}
+    names, rules = _as_names("methods", methods), _as_names("goal_rules", goal_rules)
+    settings = build_settings(worlds, names, rules, seeds, constants, seed, **common)
+    tasks = {outcome_file_name(setting): (setting,) for setting in settings}
+    display = RunsProgress(quiet=not (in_notebook() if progress is None else progress))
     with contextlib.ExitStack() as stack:
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory())) if out is None else None
-        options = COMPARE.fill_in_defaults(
-            worlds=worlds,
-            methods=_as_names("methods", methods),
-            goal_rules=_as_names("goal_rules", goal_rules),
-            common=common,
-            seeds=seeds,
-            seed=seed,
-            out=folder or check_folder_path("out", out),
-            quiet=display.is_quiet,
+        # Absolute, because environments may change the current folder.
+        temporary = None if out is not None else stack.enter_context(tempfile.TemporaryDirectory())
+        folder = check_folder_path("out", temporary or out)
+        chosen = parallel.make_engine(engine, jobs, address, display.print_line)
+        stack.enter_context(contextlib.closing(chosen))
+        stack.enter_context(folder_lock(folder))
+        for place in (folder, folder / "cells"):
+            remove_partial_files(place)
+        outcomes = collect_outcomes(
+            *(measure_audited_run, tasks, folder, chosen, display),
+            lambda name, outcome: is_complete_outcome(tasks[name][0], outcome),
+            describe_outcome,
         )
-        runs = COMPARE.list_runs(options)
-        chosen = stack.enter_context(
-            contextlib.closing(parallel.make_engine(engine, jobs, address, display.print_line))
-        )
-        # The page and the figure are for a folder that stays.
-        if folder is not None:
-            return Comparison(collect_outcomes(COMPARE, runs, options, chosen, display))
-        return Comparison(run_experiment(COMPARE, options, chosen, display).data["runs"])
+        comparison = Comparison(list(outcomes.values()))
+        # The table, the page and the figure are for a folder that stays.
+        if temporary is None:
+            _write_tables(comparison, folder)
+    return comparison
+
+
+def _write_tables(comparison: Comparison, folder: Path) -> None:
+    """Write the table, the page with the curves and, if Matplotlib (the extra ``figures``) is installed, the figure."""
+    rows = [score.to_dict() for score in comparison.scores]
+    write_json(folder / "table.json", {"rows": rows, "runs": comparison.outcomes})
+    write_text(folder / "table.md", str(comparison))
+    if importlib.util.find_spec("matplotlib") is not None:
+        from adagoal.report.figures import save_figure
+
+        save_figure(comparison.plot(), folder / "figure.png")
+    page = curve_page("adagoal: compare", str(comparison), make_error_plots(comparison.outcomes))
+    write_text(folder / "table.html", page.render())
 
 
 def _as_names(argument: str, names: Any) -> tuple[str, ...]:

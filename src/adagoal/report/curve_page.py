@@ -11,7 +11,7 @@ import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -40,13 +40,6 @@ class CurvePlot:
     log_axes: bool = True
 
 
-class CurveSource(NamedTuple):
-    """What the panels with curves and tables are made from."""
-
-    plots: Sequence[CurvePlot]
-    text: str  # Markdown
-
-
 def curves_by_seed(name: str, points: Iterable[tuple[int, float, float]]) -> list[Curve]:
     """Return the curve of medians and one curve per seed, from points (seed, x, y) in any order."""
     by_seed: dict[int, list[tuple[float, float]]] = {}
@@ -61,38 +54,38 @@ def curves_by_seed(name: str, points: Iterable[tuple[int, float, float]]) -> lis
 
 def curve_page(title: str, text: str, plots: Sequence[CurvePlot]) -> ReportPage:
     """Return the page of a Markdown text and its curves."""
-    return ReportPage.collect(title, PANELS, CurveSource(plots, text))
+    return ReportPage.collect(title, PANELS, (plots, text))
 
 
-def curves_panel(source: CurveSource) -> PanelContent | None:
+def curves_panel(plots: Sequence[CurvePlot]) -> PanelContent | None:
     """Return the curves: all points in two arrays, and for every curve the range that belongs to it."""
-    if not source.plots:
+    if not plots:
         return None
-    lines = [line for plot in source.plots for line in plot.lines]
+    lines = [line for plot in plots for line in plot.lines]
     ends = np.cumsum([len(line.x) for line in lines]).tolist()
     # One iterator for all plots: each plot takes as many ranges as it has lines, and zip stops before the next one.
     ranges = iter(zip([0, *ends[:-1]], ends, strict=True))
     curves = []
-    for plot in source.plots:
+    for plot in plots:
         drawn = zip(plot.lines, ranges, strict=False)
         entries = [{"name": line.name, "seed": line.seed, "from": start, "to": end} for line, (start, end) in drawn]
         labels = {"title": plot.title, "x": plot.x, "y": plot.y, "log": plot.log_axes}
         curves.append({**labels, "marks": dict(plot.reference_lines), "lines": entries})
     arrays = {axis: np.array([v for line in lines for v in getattr(line, axis)], float) for axis in ("x", "y")}
-    html = render_macro("shared.html", "curves", [plot.title for plot in source.plots])
+    html = render_macro("shared.html", "curves", [plot.title for plot in plots])
     return PanelContent({"curves": curves}, arrays, html)
 
 
-def tables_panel(source: CurveSource) -> PanelContent:
-    """Return the paragraphs and tables of the text."""
-    parts = parse_markdown(source.text)
+def tables_panel(text: str) -> PanelContent:
+    """Return the paragraphs and tables of a Markdown text."""
+    parts = parse_markdown(text)
     tables = [part["rows"] for part in parts if part["rows"]]
     return PanelContent({"tables": tables}, {}, render_macro("shared.html", "tables", parts))
 
 
-PANELS = (
-    Panel("curves", "Curves", curves_panel, ("curves.js",)),
-    Panel("tables", "", tables_panel, ("tables.js",)),
+PANELS: tuple[Panel[tuple[Sequence[CurvePlot], str]], ...] = (
+    Panel("curves", "Curves", lambda source: curves_panel(source[0]), ("curves.js",)),
+    Panel("tables", "", lambda source: tables_panel(source[1]), ("tables.js",)),
 )
 
 

@@ -13,9 +13,9 @@ from adagoal.report.exploration_panels import ExplorationSource, guarantee_badge
 from adagoal.report.html_page import ReportPage, pack_data_block, require_figures_extra
 from adagoal.report.live_server import ReportSource
 from adagoal.runs import run_folder
-from adagoal.runs.exploration_files import StateMetadata
+from adagoal.runs.exploration_files import load_result, require_exploration
 from adagoal.runs.job import request_stop
-from adagoal.runs.result import Result, load_result, require_exploration
+from adagoal.runs.result import Result, StateMetadata
 from adagoal.runs.run_folder import RunKind, SavedRun
 
 if TYPE_CHECKING:

@@ -28,8 +28,7 @@ from adagoal.core.errors import Status, to_single_line
 from adagoal.core.exploration_run import GoalStanding
 from adagoal.core.types import Bools, Floats, GridLayout, Longs
 from adagoal.report.html_page import Panel, PanelContent, render_macro
-from adagoal.runs.exploration_files import StateMetadata
-from adagoal.runs.result import Result
+from adagoal.runs.result import Result, StateMetadata
 from adagoal.runs.result_text import NO_GUARANTEE_TEXT, estimate_steps_left, make_headline, resume_command
 
 Arrays = dict[str, NDArray[Any]]
@@ -177,7 +176,7 @@ def settings_panel(source: ExplorationSource) -> PanelContent:
         "seed": setting.seed,
         "budget": "none" if setting.budget is None else f"{setting.budget:,}",
         "start seed": "none" if setting.start_seed is None else setting.start_seed,
-        "bound on states": "from the environment" if setting.max_states is None else setting.max_states,
+        "most states": "from the environment" if setting.max_states is None else setting.max_states,
         "steps": f"{result.steps:,}",
         "episodes": f"{result.episodes:,}",
         "plans": f"{result.plans:,}",

@@ -6,28 +6,24 @@ The interactive pages do not need these files. ``adagoal report DIR --png`` writ
 from __future__ import annotations
 
 import io
-import math
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-from matplotlib import colormaps
 from matplotlib.axes import Axes
 from matplotlib.collections import LineCollection
-from matplotlib.colors import Colormap, LinearSegmentedColormap, Normalize, to_rgb
+from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
-from matplotlib.image import AxesImage
 from matplotlib.patches import Patch, Rectangle
 
 from adagoal.certification.certificate import CellVerdict, Certification
 from adagoal.core.errors import to_single_line
 from adagoal.core.file_io import bytes_content, write_atomically
-from adagoal.core.types import Bools, Floats, GridLayout
+from adagoal.core.types import Bools, Floats
 from adagoal.report.curve_page import Curve, CurvePlot
 from adagoal.report.exploration_panels import numbered_goal_name
-from adagoal.runs.exploration_files import StateMetadata
-from adagoal.runs.result import Result
+from adagoal.runs.result import Result, StateMetadata
 
 COLOUR_BLIND_PALETTE = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")
 """Palette of Okabe and Ito, which colour-blind people can tell apart."""
@@ -36,10 +32,9 @@ VERDICT_COLOURS = {"certified": "#0072b2", "refuted": "#d55e00", "open": "#99999
 VERDICT_COLOURS |= {"better": "#0072b2", "worse": "#d55e00", "equal": "#009e73"}
 
 
-class MapColour:
-    """Colours of cells without a value, and of goals."""
+class GoalColour:
+    """Colours of goals."""
 
-    WALL, OUTSIDE, UNSEEN = "#3d434b", "#d3d7dc", "#ffffff"
     FINISHED, OPEN, NEUTRAL = "#31588a", "#d1742f", "#9aa3ad"
 
 
@@ -95,8 +90,7 @@ def draw_curve_plots(plots: Sequence[CurvePlot]) -> Figure:
 
 def exploration_figures(result: Result, states: StateMetadata) -> dict[str, Figure]:
     """Return the figures of an exploration by file name."""
-    has_map = states.layout is not None and result.goal_names is None
-    figures = {"goals.png": (draw_goal_map if has_map else draw_intervals)(result, states)}
+    figures = {"goals.png": draw_goal_bounds(result, states)}
     steps, _, error, _ = result.arrays["trace"].T
     if (error > 0).any():
         lines, epsilon = [Curve("largest error of an open goal", steps, error)], {"epsilon": result.setting.epsilon}
@@ -105,49 +99,7 @@ def exploration_figures(result: Result, states: StateMetadata) -> dict[str, Figu
     return figures
 
 
-def draw_goal_map(result: Result, states: StateMetadata) -> Figure:
-    """Draw lower and upper bounds on the grid; goals outside X are grey."""
-    assert states.layout is not None
-    measure = result.measure
-    norm = Normalize(0.0, measure.top)
-    numbers = np.arange(len(states.layout.cells))
-    in_X, is_open, seen = (np.isin(numbers, list(g)) for g in (result.goals, result.open_goals, result.certificates))
-    width, height = map_size_inches(states.layout, 2)
-    figure = Figure((width + 1.0, height + 1.0), layout="constrained")
-    axes: Sequence[Axes] = figure.subplots(1, 2)
-    titles = [f"{bound} ({owner})" for bound, owner in zip(("at least", "at most"), measure.owners, strict=True)]
-    for which, (ax, title) in enumerate(zip(axes, titles, strict=True)):
-        values = np.full(len(numbers), np.nan)
-        for goal, bounds in result.certificates.items():
-            if in_X[goal] and math.isfinite(bounds[which]):
-                values[goal] = bounds[which]
-        cells = draw_grid_map(
-            ax,
-            states,
-            values,
-            norm,
-            colormaps["viridis"],
-            shown=in_X,
-            seen=seen,
-            marked=is_open,
-            numbers=f".{measure.digits}f",
-        )
-        ax.set_title(title, fontsize=10)
-    figure.colorbar(cells, ax=axes, shrink=0.8, label=measure.quantity)
-    patches = [
-        Patch(color=MapColour.WALL, label="wall"),
-        Patch(facecolor=MapColour.OUTSIDE, label=measure.beyond),
-    ]
-    patches += [
-        Patch(facecolor=MapColour.UNSEEN, edgecolor=MapColour.NEUTRAL, hatch="///", label="never seen, or no bound yet")
-    ]
-    if result.open_goals:
-        patches += [Patch(facecolor="none", edgecolor=MapColour.OPEN, linewidth=2, label="open")]
-    figure.legend(handles=patches, loc="outside lower center", ncols=len(patches), frameon=False, fontsize=8)
-    return figure
-
-
-def draw_intervals(result: Result, states: StateMetadata) -> Figure:
+def draw_goal_bounds(result: Result, states: StateMetadata) -> Figure:
     """Draw the certificates as intervals, sorted by their lower bounds."""
     measure, epsilon = result.measure, result.setting.epsilon
     L = measure.threshold
@@ -158,7 +110,7 @@ def draw_intervals(result: Result, states: StateMetadata) -> Figure:
     lower = np.array([result.certificates[g].lower for g in order])
     upper = np.minimum([result.certificates[g].upper for g in order], top)
     colours = [
-        MapColour.OPEN if g in open_goals else MapColour.FINISHED if g in X else MapColour.NEUTRAL for g in order
+        GoalColour.OPEN if g in open_goals else GoalColour.FINISHED if g in X else GoalColour.NEUTRAL for g in order
     ]
     place = np.arange(len(order))
     figure = Figure((9.0, 4.0), layout="constrained")
@@ -174,78 +126,11 @@ def draw_intervals(result: Result, states: StateMetadata) -> Figure:
     if len(order) <= 40:  # more names would overlap
         names = [to_single_line(numbered_goal_name(result, states, g), 28) for g in order]
         ax.set_xticks(place, names, rotation=90, fontsize=7, parse_math=False)
-    legend = {MapColour.FINISHED: "in X, finished", MapColour.OPEN: "in X, open", MapColour.NEUTRAL: "outside X"}
+    legend = {GoalColour.FINISHED: "in X, finished", GoalColour.OPEN: "in X, open", GoalColour.NEUTRAL: "outside X"}
     used = [Patch(color=colour, label=text) for colour, text in legend.items() if colour in colours]
     figure.legend(handles=used, loc="outside upper right", ncols=3, frameon=False, fontsize=8)
     ax.spines[["top", "right"]].set_visible(False)
     return figure
-
-
-def map_size_inches(layout: GridLayout, panels: int) -> tuple[float, float]:
-    """Return width and height in inches of ``panels`` maps in a row."""
-    rows, columns = layout.shape
-    width = 9.0 / panels if panels > 1 else 4.5
-    height = min(max(width * rows / columns, 0.8), 6.0)
-    return panels * min(width, height * columns / rows + 0.4), height
-
-
-def draw_grid_map(
-    ax: Axes,
-    states: StateMetadata,
-    values: Floats,
-    norm: Normalize,
-    cmap: Colormap,
-    *,
-    shown: Bools,
-    seen: Bools,
-    marked: Bools | None = None,
-    numbers: str = "",
-) -> AxesImage:
-    """Draw ``values`` [S] on a grid. If states share a cell, it shows their minimum.
-
-    Cells without ``shown`` states are grey, cells without a value are hatched, ``marked`` cells are outlined.
-    """
-    layout = states.layout
-    assert layout is not None
-    cells, shape = layout.cells, layout.shape
-    placed = cells[:, 0] >= 0
-    grid = np.full(shape, np.nan)
-    for state in np.flatnonzero(placed & shown & ~np.isnan(values)):
-        cell = tuple(cells[state])
-        grid[cell] = np.fmin(grid[cell], values[state])  # fmin ignores NaN, the value of an empty cell
-    grey = np.zeros(shape, bool)
-    grey[tuple(cells[placed & seen & ~shown].T)] = True
-    background = np.full((*shape, 3), to_rgb(MapColour.UNSEEN))
-    background[grey] = to_rgb(MapColour.OUTSIDE)
-    background[layout.walls] = to_rgb(MapColour.WALL)
-    ax.imshow(background, interpolation="nearest")
-    image = ax.imshow(np.ma.masked_invalid(grid), cmap=cmap, norm=norm, interpolation="nearest")
-    if layout.walls.size <= 2500:  # a patch per cell is slow on large maps
-        for r, c in np.argwhere(np.isnan(grid) & ~layout.walls & ~grey).tolist():
-            ax.add_patch(Rectangle((c - 0.5, r - 0.5), 1, 1, fill=False, hatch="///", edgecolor="#c3c9d0", linewidth=0))
-        for r, c in cells[placed & marked].tolist() if marked is not None else []:
-            ax.add_patch(
-                Rectangle((c - 0.42, r - 0.42), 0.84, 0.84, fill=False, edgecolor=MapColour.OPEN, linewidth=1.6)
-            )
-    start = None if states.start is None or not placed[states.start] else tuple(cells[states.start].tolist())
-    if start is not None:
-        ax.plot(
-            start[1], start[0], marker="*", color="white", markeredgecolor="black", markersize=9, markeredgewidth=0.8
-        )
-    # With more columns numbers would overlap, and with three times as many the grid lines would hide the colours.
-    max_columns = 16
-    if numbers and shape[1] <= max_columns:
-        for r, c in np.argwhere(~np.isnan(grid)).tolist():
-            if (r, c) != start:
-                # The weights are those of perceived brightness: green looks brighter than blue.
-                brightness = np.dot(cmap(norm(grid[r, c]))[:3], (0.3, 0.59, 0.11))
-                ink = "black" if brightness > 0.5 else "white"
-                ax.text(c, r, format(grid[r, c], numbers), ha="center", va="center", fontsize=7, color=ink)
-    if shape[1] <= 3 * max_columns:
-        ax.hlines(np.arange(0.5, shape[0] - 1), -0.5, shape[1] - 0.5, colors="white", linewidth=0.5)
-        ax.vlines(np.arange(0.5, shape[1] - 1), -0.5, shape[0] - 0.5, colors="white", linewidth=0.5)
-    ax.set_axis_off()
-    return image
 
 
 def draw_reached_goals(goals: Floats, reached: Bools) -> Figure:

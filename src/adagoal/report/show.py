@@ -12,14 +12,15 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from adagoal.certification.certificate import Certification, Claim
+from adagoal.certification.certificate import Certification, Claim, ComparisonClaim
 from adagoal.core.errors import InputError
 from adagoal.core.file_io import write_text
 from adagoal.report.curve_page import CurvePlot, curves_by_seed
 from adagoal.report.exploration_page import exploration_page
 from adagoal.report.exploration_panels import ExplorationSource
 from adagoal.report.html_page import Panel, PanelContent, ReportPage, render_macro, require_figures_extra
-from adagoal.runs.result import Result, load_result
+from adagoal.runs.exploration_files import load_result
+from adagoal.runs.result import Result
 from adagoal.runs.result_text import Headline
 from adagoal.runs.run_folder import is_training_folder
 
@@ -31,7 +32,9 @@ if TYPE_CHECKING:
 
 def certificate_page(certification: Certification) -> ReportPage:
     """Return the page: the outcome, the cells, and the settings."""
-    title = f"adagoal: {certification.about.get('policy_name', 'policy')} in {certification.about.get('env', '?')}"
+    about = certification.about
+    policies = " versus ".join(about[key] for key in ("policy_name", "versus_name") if key in about) or "policy"
+    title = f"adagoal: {policies} in {about.get('env', '?')}"
     return ReportPage.collect(title, PANELS, certification)
 
 
@@ -41,7 +44,7 @@ def summary_panel(certification: Certification) -> PanelContent:
     shares = [f"{certification.share(verdict):.0%} {verdict}" for verdict in certification.claim.verdicts]
     text = f"Of the {subject}s: {', '.join(shares)}, after {certification.rollouts:,} rollouts."
     kind = "good" if certification.status.finished else "partial"
-    head = Headline(kind, f"Certification {certification.status}", (text,))
+    head = Headline(kind, certification.outcome.capitalize(), (text,))
     return PanelContent(html=render_macro("shared.html", "summary", head, "", []))
 
 
@@ -62,6 +65,8 @@ def cells_panel(certificate: Mapping[str, Any], claim: type[Claim] = Claim) -> P
 def settings_panel(certification: Certification) -> PanelContent:
     """Return what was asked."""
     values = {**certification.about, **vars(certification.claim)}
+    if isinstance(certification.claim, ComparisonClaim):
+        del values["success"]  # a comparison does not use it
     return PanelContent(html=render_macro("shared.html", "settings", "Settings", values))
 
 
@@ -146,8 +151,8 @@ def plot(run: Result | TrainResult) -> Figure:
 
     Examples
     --------
-    >>> len(adagoal.plot(result).axes) > 1
-    True
+    >>> len(adagoal.plot(result).axes)
+    1
     """
     require_figures_extra()
     if isinstance(run, Result):

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import base64
+import io
 import os
 import statistics
+import subprocess
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,15 +17,17 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from adagoal.certification.certificate import Verdict
-from adagoal.core.errors import Status
+from adagoal.certification.certificate import Claim
+from adagoal.core import safe_imports
+from adagoal.core.errors import InputError, Status
 from adagoal.core.file_formats import COUNT_SCHEMA, check_json_value
-from adagoal.core.file_io import read_json, report_read_errors
-from adagoal.deep import policy_evaluation
+from adagoal.core.file_io import read_json, report_read_errors, write_atomically
+from adagoal.deep import env_inspection, goal_envs, policy_evaluation
 from adagoal.deep.config import Config
+from adagoal.deep.goal_envs import flatten_numbers, unflatten_like
 from adagoal.deep.training_history import ValueMapHistory
-from adagoal.report import curve_page, training_video
-from adagoal.report.curve_page import Curve, CurvePlot, CurveSource
+from adagoal.report import curve_page
+from adagoal.report.curve_page import Curve, CurvePlot
 from adagoal.report.html_page import Panel, PanelContent, ReportPage, render_macro, require_figures_extra
 from adagoal.report.live_server import ReportSource
 from adagoal.report.show import cells_panel
@@ -32,6 +37,10 @@ from adagoal.runs.run_folder import RunKind, SavedRun, read_saved_run
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+VIDEO_STRIP_FILE = "strip.png"
+N_FRAMES = 12
+"""Frames of the video. More would make the page larger without showing more."""
 
 
 @dataclass(frozen=True)
@@ -44,32 +53,36 @@ class ExtraFiles:
     evaluation, certificate = "evaluation.json", "certificate.json"
     outdated_title = "Not shown: these files are about an earlier policy"
 
-    @staticmethod
-    def schemas() -> dict[str, Any]:
-        """Return what the page reads from each file."""
 
-        def open_object(**properties: Any) -> dict[str, Any]:
-            # Other entries are allowed: the page reads only a part of what the commands write.
-            return {"type": "object", "required": list(properties), "properties": properties}
+def _open_object(**properties: Any) -> dict[str, Any]:
+    # Other entries are allowed: the page reads only a part of what the commands write.
+    return {"type": "object", "required": list(properties), "properties": properties}
 
-        def list_of(items: dict[str, Any]) -> dict[str, Any]:
-            return {"type": "array", "items": items}
 
-        number, text = {"type": "number"}, {"type": "string"}
-        share = {"type": "number", "minimum": 0, "maximum": 1}
-        about = {"type": "object", "properties": {"policy": text}}
-        # An interval without episodes has no success, which JSON writes as null.
-        success = share | {"type": ["number", "null"]}
-        one_bin = open_object(**{"from": number}, to=number, episodes=COUNT_SCHEMA, success=success)
-        corners = {"low": list_of(number), "high": list_of(number)}
-        counts = {"rollouts": COUNT_SCHEMA, "successes": COUNT_SCHEMA}
-        verdict = {"enum": [str(verdict) for verdict in Verdict]}
-        cell = open_object(**corners, share=share, **counts, verdict=verdict)
-        by_name = {"type": "object", "additionalProperties": list_of(one_bin)}
-        return {
-            ExtraFiles.evaluation: open_object(about=about, by=by_name),
-            ExtraFiles.certificate: open_object(about=about, statement=text, cells=list_of(cell)),
-        }
+def _list_of(items: dict[str, Any]) -> dict[str, Any]:
+    return {"type": "array", "items": items}
+
+
+def _extra_schemas() -> dict[str, Any]:
+    """Return what the page reads from each of these files."""
+    number, text = {"type": "number"}, {"type": "string"}
+    share = {"type": "number", "minimum": 0, "maximum": 1}
+    about = {"type": "object", "properties": {"policy": text}}
+    # An interval without episodes has no success, which JSON writes as null.
+    success = share | {"type": ["number", "null"]}
+    one_bin = _open_object(**{"from": number}, to=number, episodes=COUNT_SCHEMA, success=success)
+    corners, counts = (
+        dict.fromkeys(("low", "high"), _list_of(number)),
+        dict.fromkeys(("rollouts", "successes"), COUNT_SCHEMA),
+    )
+    cell = _open_object(
+        **corners, share=share, **counts, verdict={"enum": [str(verdict) for verdict in Claim.verdicts]}
+    )
+    by_name = {"type": "object", "additionalProperties": _list_of(one_bin)}
+    return {
+        ExtraFiles.evaluation: _open_object(about=about, by=by_name),
+        ExtraFiles.certificate: _open_object(about=about, statement=text, cells=_list_of(cell)),
+    }
 
 
 class TrainingSource(NamedTuple):
@@ -101,7 +114,7 @@ def write_training_report(folder: str | Path, env: str | None = None, png: bool 
 
         drawn = {"curves.png": draw_curve_plots(training_plots(source))}
     # The page embeds the strip, so it is rendered first.
-    training_video.write_video_strip(source.record, env)
+    write_video_strip(source.record, env)
     return training_page(source).save(Path(folder), RunKind.TRAINING, {}, drawn)
 
 
@@ -201,19 +214,12 @@ def certificate_panel(source: TrainingSource) -> PanelContent | None:
 
 
 def video_panel(source: TrainingSource) -> PanelContent | None:
-    """Return the strip of frames that :mod:`adagoal.report.training_video` rendered."""
-    strip = source.record.path / training_video.VIDEO_STRIP_FILE
+    """Return the strip of frames that :func:`write_video_strip` rendered."""
+    strip = source.record.path / VIDEO_STRIP_FILE
     if not strip.is_file():
         return None
     picture = base64.b64encode(strip.read_bytes()).decode()
-    return PanelContent(html=render_macro("training.html", "video", training_video.N_FRAMES, picture))
-
-
-def hint_panel(source: TrainingSource) -> PanelContent | None:
-    """Return how to measure success by distance, if it was not measured."""
-    if source.past.tests or source.evaluated:
-        return None
-    return PanelContent(html=render_macro("training.html", "evaluate_hint", quote(str(source.record.path))))
+    return PanelContent(html=render_macro("training.html", "video", N_FRAMES, picture))
 
 
 def settings_panel(source: TrainingSource) -> PanelContent:
@@ -231,11 +237,8 @@ PANELS: tuple[Panel[TrainingSource], ...] = (
     Panel("space", "Goal space", space_panel, ("space.js",), "pair wide"),
     Panel("cells", "Certificate", certificate_panel, ("cells.js",), "pair wide"),
     Panel("video", "Video", video_panel, ("video.js",), "pair wide"),
-    Panel(
-        "curves", "Curves", lambda run: curve_page.curves_panel(CurveSource(training_plots(run), "")), ("curves.js",)
-    ),
-    Panel("tables", "", lambda run: curve_page.tables_panel(CurveSource((), training_tables(run))), ("tables.js",)),
-    Panel("hint", "", hint_panel),
+    Panel("curves", "Curves", lambda run: curve_page.curves_panel(training_plots(run)), ("curves.js",)),
+    Panel("tables", "", lambda run: curve_page.tables_panel(training_tables(run)), ("tables.js",)),
     Panel("settings", "", settings_panel),
 )
 """The page from top to bottom."""
@@ -244,7 +247,7 @@ PANELS: tuple[Panel[TrainingSource], ...] = (
 def _read_extra_files(saved_run: SavedRun, record: files.TrainingRecord) -> ExtraFiles:
     """Read and check what ``evaluate`` and ``certify`` wrote, and sort out what is about another policy."""
     folder = record.path
-    schemas = ExtraFiles.schemas()
+    schemas = _extra_schemas()
     # lexists: a broken link is damage that must be reported, not a missing file.
     contents = {name: read_json(folder / name) for name in schemas if os.path.lexists(folder / name)}
     for name, data in contents.items():
@@ -344,3 +347,76 @@ def training_tables(source: TrainingSource) -> str:
             share = "-" if part["success"] is None else f"{part['success']:.2f}"
             rows.append(f"| {part['from']:.3f} | {part['to']:.3f} | {part['episodes']} | {share} |")
     return "\n".join(rows)
+
+
+def write_video_strip(record: files.TrainingRecord, env: str | None) -> Path | None:
+    """Render ``FOLDER/strip.png``; return None if no renderer works or the environment's code may not be run.
+
+    A separate process renders the strip, because a broken renderer can end its process.
+    """
+    # The child gets our sys.path: a script may have added the folder of its environment.
+    code = (
+        "import sys; sys.path[:] = sys.argv[2:]; "
+        "from adagoal.report import training_page; training_page.render_strip_of_folder()"
+    )
+    # EGL renders without a display. A choice of the user wins, because it comes later.
+    environment = {"MUJOCO_GL": "egl", **os.environ, **safe_imports.safe_path_variables()}
+    path = record.path / VIDEO_STRIP_FILE
+    # An old strip would show an earlier policy.
+    path.unlink(missing_ok=True)
+    try:
+        record.env_source(env, trust=False)
+    except InputError:
+        return None
+    try:
+        subprocess.run(
+            [sys.executable, "-c", code, str(record.path), *sys.path],
+            env=environment,
+            capture_output=True,
+            timeout=120,  # seconds; some renderers hang without a display
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return None
+    return path if path.is_file() else None
+
+
+def render_frames(folder: Path) -> NDArray[np.uint8]:
+    """Play one episode at a distant test goal and return its frames ``[N_FRAMES, height, width, 3]``."""
+    config = read_saved_run(folder, files.read_training_record).configs[0]
+    policy = read_saved_run(folder, lambda saved: files.read_policy(saved, files.read_training_record(saved), 0))
+    source = goal_envs.EnvSource(policy.env)
+    env = source.make_env(render_mode="rgb_array")
+    horizon = env_inspection.measure_dimensions(env, source, config.horizon).horizon
+    # Fixed seeds: the same policy is shown on the same goal.
+    goals = env_inspection.make_goal_sampler(env, "test_goals", config.test_goals)(np.random.default_rng(1), 32)
+    observation, _ = env.reset(seed=1)
+    goal = goals[np.argmax(np.linalg.norm(goals - flatten_numbers(observation["achieved_goal"]), axis=1))]
+    set_goal = source.find_goal_setter(env)
+    if set_goal is not None:
+        set_goal(unflatten_like(observation["desired_goal"], goal))
+    shown_steps = np.linspace(0, horizon, N_FRAMES).astype(int).tolist()
+    frames = {0: env.render()}
+    ended = False
+    for t in range(1, horizon + 1):
+        if not ended:
+            action = policy(observation, goal).astype(env.action_space.dtype)
+            observation, _, terminated, truncated, _ = env.step(action)
+            ended = terminated or truncated
+        # After the end of the episode the frames repeat its last state.
+        if t in shown_steps:
+            frames[t] = env.render()
+    return np.stack([frames[t] for t in shown_steps])
+
+
+def render_strip_of_folder() -> None:
+    """Write the strip of the folder in ``sys.argv[1]``: the main function of the child process."""
+    import matplotlib.image
+
+    folder = Path(sys.argv[1])
+    frames = render_frames(folder)
+    every = max(1, min(frames.shape[1:3]) // 240)  # keep at least 240 pixels per side
+    strip = np.concatenate(list(frames[:, ::every, ::every]), 1)
+    picture = io.BytesIO()
+    matplotlib.image.imsave(picture, strip, format="png")
+    write_atomically(folder / VIDEO_STRIP_FILE, lambda file: file.write(picture.getvalue()))

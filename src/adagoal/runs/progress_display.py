@@ -43,14 +43,12 @@ class Progress(NamedTuple):
     lines: Sequence[str]
     share: float | None = None  # finished share of the run; None: unknown
     plain_line: str = ""  # what is printed if the display is not live; empty: nothing
-    table: RenderableType | None = None  # on a terminal, shown in place of the lines and the bar
 
 
 class ProgressDisplay:
     """An observer that shows the progress of a run. Use it as a context manager around the run."""
 
     throttled = True  # False: describe every call, for runs that call rarely
-    ticking = False  # True: describe again every second, for displays with a clock
 
     def __init__(self, quiet: bool = False) -> None:
         from rich.console import Console
@@ -60,7 +58,6 @@ class ProgressDisplay:
         self.is_live = not quiet and (self._console.is_terminal or self._in_notebook)
         self.is_quiet = quiet
         self._live_display: Live | _NotebookDisplay | None = None
-        self._observed: tuple[Any, ...] | None = None
         self._shown = Progress(["starting"])
         self._next_update_time = 0.0
         self._compilation = contextlib.ExitStack()
@@ -80,11 +77,7 @@ class ProgressDisplay:
             self._live_display = _NotebookDisplay(self._render_html)
         elif self.is_live:
             self._live_display = Live(
-                console=self._console,
-                get_renderable=self._render,
-                auto_refresh=self.ticking,
-                refresh_per_second=1,
-                transient=True,
+                console=self._console, get_renderable=self._render, auto_refresh=False, transient=True
             )
         # Something is on the screen before the first rollout, which may have to wait for compilation.
         if self._live_display is not None:
@@ -117,7 +110,7 @@ class ProgressDisplay:
         if self.is_quiet or (self.throttled and now < self._next_update_time):
             return
         self._next_update_time = now + (0.1 if self.is_live else PLAIN_LINE_SECONDS)
-        self._observed, self._shown = observed, self.describe(*observed)
+        self._shown = self.describe(*observed)
         if self._live_display is not None:
             self._live_display.refresh()
         elif self._shown.plain_line:
@@ -132,10 +125,6 @@ class ProgressDisplay:
         from rich.progress_bar import ProgressBar
         from rich.text import Text
 
-        if self.ticking and self._observed is not None:
-            self._shown = self.describe(*self._observed)
-        if self._shown.table is not None:
-            return self._shown.table
         share = self._shown.share
         bar = ProgressBar(total=1.0, completed=share or 0.0, width=60, pulse=share is None)
         return Group(*(Text(line, overflow="crop", no_wrap=True) for line in self._shown.lines), bar)

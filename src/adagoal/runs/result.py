@@ -1,13 +1,16 @@
-"""Result of an exploration (goals, certificates, policies, status, history), and how it is saved and loaded."""
+"""Result of an exploration: goals, certificates, policies, status, history, and names and cells of its states.
+
+:mod:`adagoal.runs.exploration_files` reads it from a folder.
+"""
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from operator import index
 from pathlib import Path
-from shlex import quote
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -17,38 +20,112 @@ from numpy.typing import NDArray
 # themselves depend on nothing above them.
 import adagoal
 from adagoal.core.argument_checks import check_folder_path
+from adagoal.core.environment import TabularEnv
 from adagoal.core.errors import InputError, Status, to_single_line
 from adagoal.core.file_io import FileContents, arrays_content, json_content
 from adagoal.core.goal_space import membership_mask
 from adagoal.core.installation import install_command
 from adagoal.core.tabular_policy import Policy
-from adagoal.core.types import Longs, resolve_number, state_label
-from adagoal.envs import model_sources
+from adagoal.core.types import CallTexts, GridLayout, Longs, resolve_number, state_label
+from adagoal.envs import model_sources, observation_keys
 from adagoal.envs.model import TabularMDP
-from adagoal.envs.observation_keys import hash_state_key
-from adagoal.runs.exploration_files import (
-    POLICIES_SCHEMA,
-    RESULT_SCHEMA,
-    RUN_CHECKPOINT_SCHEMA,
-    StateFinder,
-    StateMetadata,
-    read_state_metadata,
-)
 from adagoal.runs.result_text import Measure, measure_of, most_likely_path, result_to_html, write_script
-from adagoal.runs.run_folder import (
-    MANIFEST_FORMAT,
-    FolderFiles,
-    RunKind,
-    SavedRun,
-    is_training_folder,
-    open_locked_folder,
-    read_saved_run,
-)
+from adagoal.runs.run_folder import MANIFEST_FORMAT, RunKind, open_locked_folder, read_saved_run
 from adagoal.settings.exploration import ExplorationSettings
 
 if TYPE_CHECKING:
     from adagoal.exact.audit import Audit
-    from adagoal.runs.train_result import TrainResult
+
+
+@dataclass(frozen=True)
+class StateMetadata:
+    """The start state, names of states, their cells on a map, and how observations are read."""
+
+    start: int | None = None
+    labels: tuple[str, ...] = ()
+    layout: GridLayout | None = None
+    observation_space: dict[str, Any] | None = None  # see :class:`adagoal.core.types.ObservedStates`
+    actions: tuple[str, ...] = ()  # names of the actions of a log
+    call_texts: CallTexts | None = None  # of a state machine
+
+    file_name = "view.json"
+
+    def numbered_label(self, state: int) -> str:
+        """Return the state's number, with its name if it has one, as plain text."""
+        return f"{state} {to_single_line(self.labels[state])}" if state < len(self.labels) else str(state)
+
+    @staticmethod
+    def from_env(env: TabularEnv) -> StateMetadata:
+        """Return what an environment says about its states."""
+        observed = env.observed_states() if hasattr(env, "observed_states") else None
+        key_format = None if observed is None else observed.key_format
+        actions = tuple(getattr(env, "action_labels", ()))
+        calls = getattr(env, "call_texts", None)
+        return StateMetadata(env.start, tuple(env.labels), env.layout, key_format, actions, calls)
+
+    def has_virtual_start(self, digests: NDArray[np.uint8] | None) -> bool:
+        """Return whether the start is a state of its own, from which the first step draws the first observation."""
+        if self.start is None or self.observation_space is None:
+            return False
+        if self.observation_space["kind"] == "states":
+            return bool(self.start >= self.observation_space["size"])
+        # A row of zeros is a state without an observation.
+        return digests is not None and self.start < len(digests) and not digests[self.start].any()
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the JSON form."""
+        layout: dict[str, Any] | None = None
+        if self.layout is not None:
+            walls = np.argwhere(self.layout.walls).tolist()
+            layout = {"shape": list(self.layout.shape), "cells": self.layout.cells.tolist(), "walls": walls}
+            layout["marks"] = {to_single_line(name): cells.tolist() for name, cells in self.layout.marks.items()}
+        # Labels are text from user code; a terminal or a browser would obey control characters in them.
+        labels = [to_single_line(label) for label in self.labels]
+        data = {"start": self.start, "labels": labels, "layout": layout, "space": self.observation_space}
+        data |= {"actions": list(map(to_single_line, self.actions))} if self.actions else {}
+        return data if self.call_texts is None else data | {"calls": self.call_texts._asdict()}
+
+    def file_contents(self) -> FileContents:
+        """Return the file."""
+        return {self.file_name: json_content(self.to_dict())}
+
+
+class StateFinder:
+    """Finds the number of a state by its observation; the lookup table is made on the first call."""
+
+    def __init__(self, view: StateMetadata, digests: NDArray[np.uint8] | None, n_states: int) -> None:
+        self._metadata, self._digests, self._n_states = view, digests, n_states
+        self._lookup: Callable[[Any], int | None] | None = None
+
+    def __reduce__(self) -> Any:
+        # Without the lookup: it is a closure, which cannot be pickled.
+        return StateFinder, (self._metadata, self._digests, self._n_states)
+
+    def __call__(self, observation: Any) -> int | None:
+        """Return the state, None for an observation that was never seen."""
+        if self._lookup is None:
+            self._lookup = self._make_lookup()
+        try:
+            return self._lookup(observation)
+        except InputError:
+            raise
+        # An object of any class may be passed here, and reading it may raise anything.
+        except Exception as error:
+            text = f"this is not an observation of the environment ({type(error).__name__}: {error})"
+            raise InputError(text, "observation") from None
+
+    def _make_lookup(self) -> Callable[[Any], int | None]:
+        view, n_states = self._metadata, self._n_states
+        if view.observation_space is None:
+            return lambda given: resolve_number(given, view.labels, n_states, "state")
+        if view.observation_space["kind"] == "states":
+            first = view.observation_space["first"]
+            return lambda given: resolve_number(index(given) - first, (), n_states, "observation")
+        digests = () if self._digests is None else self._digests
+        # A row of zeros is a state without an observation, such as a virtual start.
+        known = {row.tobytes(): state for state, row in enumerate(digests) if row.any()}
+        read = observation_keys.make_key_reader(view.observation_space)
+        return lambda observation: known.get(observation_keys.hash_state_key(read(observation)))
 
 
 class Certificate(NamedTuple):
@@ -450,7 +527,7 @@ class Result:
         return adagoal.show(self)
 
     def plot(self) -> Any:
-        """Return a Matplotlib figure: the bounds of every goal, on the map if the environment has one.
+        """Return a Matplotlib figure: the bounds of every goal.
 
         Examples
         --------
@@ -478,6 +555,9 @@ class Result:
         """
         if self.folder is None:
             raise InputError("this result has no folder; explore with out=..., or load it from one", "run")
+        # Imported here, because that module reads results.
+        from adagoal.runs.exploration_files import RESULT_SCHEMA
+
         saved = read_saved_run(self.folder, lambda saved: saved.result_files().load_json("result.json", RESULT_SCHEMA))
         if saved != json.loads(json.dumps(self.to_dict())):
             raise InputError(f"{self.folder} holds another run by now; load it again", "run")
@@ -536,6 +616,8 @@ class Result:
         >>> result.save("runs/grid").name
         'grid'
         """
+        from adagoal.runs.exploration_files import refuse_different_run
+
         folder = check_folder_path("path", path)
         with open_locked_folder(folder, RunKind.EXPLORATION) as held:
             if held.saved_run is not None:
@@ -563,7 +645,7 @@ def find_model_states(result: Result, n_states: int) -> Longs:
     numbers = {row.tobytes(): number for number, row in enumerate(result.arrays["observations"])}
     states = np.full(len(numbers), -1)
     for state in range(n_states):
-        number = numbers.get(hash_state_key(state))
+        number = numbers.get(observation_keys.hash_state_key(state))
         if number is not None:
             states[number] = state
     if (states < 0).any():
@@ -571,179 +653,6 @@ def find_model_states(result: Result, n_states: int) -> Longs:
             f"the result is about other states than the {n_states} of the model; give the model of the run"
         )
     return states
-
-
-def load(path: str | Path) -> Result | TrainResult:
-    """Load a run: the :class:`Result` of an exploration, or the :class:`TrainResult` of training.
-
-    Nothing in the folder is executed, and no environment is made.
-
-    Parameters
-    ----------
-    path: the folder of the run.
-
-    Examples
-    --------
-    >>> adagoal.load(result.save("runs/grid")).goals == result.goals
-    True
-    """
-    folder = check_folder_path("path", path)
-    # Imported by kind, so loading an exploration does not import the packages of training.
-    if is_training_folder(folder):
-        from adagoal.runs.train_result import load_training
-
-        return load_training(folder)
-    return load_result(folder)
-
-
-def load_result(path: str | Path) -> Result:
-    """Load a saved result; nothing in the files is executed, and files that do not fit together are refused."""
-    return read_saved_run(check_folder_path("path", path), load_saved_result)
-
-
-def load_saved_result(saved: SavedRun) -> Result:
-    """Load the result of an exploration."""
-    require_exploration(saved)
-    files = saved.result_files()
-    if "result.json" not in files:
-        command = f"adagoal resume {quote(str(saved.path))}"
-        raise InputError(f"{saved.path}: the run was interrupted before its end; resume it with: {command}")
-    result = read_result_files(files, "result.json", "policies.npz")
-    # Not in read_result_files, because the result of a curriculum's stage is stored without them.
-    view = read_state_metadata(files, result.n_states)
-    result = replace(result, model=read_stored_model(files), view=view, folder=saved.path)
-    saved.warn_about_damage()
-    return result
-
-
-def require_exploration(saved: SavedRun) -> None:
-    """Refuse training runs, and name the commands for them."""
-    if saved.kind != RunKind.EXPLORATION:
-        path = quote(str(saved.path))
-        test, resume = f"adagoal evaluate {path}", f"adagoal resume {path}"
-        raise InputError(f"{saved.path}: a run of adagoal train; test it with: {test}, resume it with: {resume}")
-
-
-def read_result_files(files: FolderFiles, json_name: str, arrays_name: str) -> Result:
-    """Read the result in two files of a folder."""
-    data = files.load_json(json_name, RESULT_SCHEMA)
-    arrays, _ = files.load_arrays(arrays_name, POLICIES_SCHEMA, {"A": data["reset_action"]})
-    try:
-        result = _result_from_json(data, arrays)
-        _check_result_consistency(result)
-    except ValueError as error:
-        text = f"damaged, or not of the same run as {arrays_name} ({error})"
-        raise InputError(f"{files.folder / json_name}: {text}") from None
-    return result
-
-
-def read_stored_model(files: FolderFiles) -> TabularMDP | None:
-    """Read the model of a run, None if the user gave none."""
-    name = model_sources.ModelFile.NAME
-    if name not in files:
-        return None
-    schema = model_sources.ModelFile
-    arrays, facts = files.load_arrays(name, schema.ARRAYS, facts_schema=schema.FACTS)
-    try:
-        return model_sources.model_from_arrays(arrays, facts)
-    except ValueError as error:
-        raise InputError(f"{files.folder / name}: damaged ({error})") from None
-
-
-def refuse_different_run(saved: SavedRun, setting: ExplorationSettings, model: TabularMDP | None) -> bool:
-    """Refuse a folder with a run of another setting (whatever its budget), or on another model.
-
-    Return True if the run in the folder is finished.
-    """
-    require_exploration(saved)
-    files = saved.result_files()
-    if "result.json" in files:
-        data = files.load_json("result.json", RESULT_SCHEMA)
-        old, finished = data | {"radius": data["radius_setting"]}, Status(data["status"]).finished
-    else:
-        _, facts = saved.checkpoint_files().load_arrays("checkpoint.npz", facts_schema=RUN_CHECKPOINT_SCHEMA)
-        old, finished = facts["setting"], False
-    # Compared as JSON, in which tuples are lists. A larger budget continues the same run, so budgets may differ.
-    new = json.loads(json.dumps(asdict(setting)))
-    differ = [name for name in new if name != "budget" and old[name] != new[name]]
-    if not differ and not model_sources.models_equal(read_stored_model(files), model):
-        differ = ["model"]
-    if differ:
-        text = f"{saved.path} holds a run with another {' and '.join(differ)}; give another folder, or overwrite it"
-        raise InputError(text, "out")
-    return finished
-
-
-def settings_from_json(data: Mapping[str, Any]) -> ExplorationSettings:
-    """Return the settings among the entries of a checkpoint or a ``result.json``."""
-    fields = {name: data[name] for name in ExplorationSettings.__dataclass_fields__}
-    # A tuple again, because settings are compared with those of the caller.
-    goal_space, avoid = (None if data[name] is None else tuple(data[name]) for name in ("goal_space", "avoid"))
-    return ExplorationSettings(**{**fields, "goal_space": goal_space, "avoid": avoid})
-
-
-def _result_from_json(data: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> Result:
-    rows = [*data["goals"], *data["other_goals"]]
-    certificates = {
-        row["goal"]: Certificate(_none_to_infinity(row["lower"]), _none_to_infinity(row["upper"])) for row in rows
-    }
-    if len(certificates) < len(rows):
-        raise ValueError("a goal is there twice")
-    plain = {name: data[name] for name in Result._plain_fields} | {"status": Status(data["status"])}
-    return Result(
-        setting=settings_from_json({**data, "radius": data["radius_setting"]}),
-        radius=data["radius"],
-        goals=[row["goal"] for row in data["goals"]],
-        certificates=certificates,
-        errors={row["goal"]: _none_to_infinity(row["error"]) for row in data["goals"]},
-        arrays=arrays,
-        goal_names=None if data["goal_names"] is None else tuple(data["goal_names"]),
-        **plain,
-    )
-
-
-def _check_result_consistency(result: Result) -> None:
-    """Check that the parts of a result speak of the same states, goals and run."""
-    # The schemas check each file by itself. Here a damaged or forged file must fail because of the other one: tables
-    # and maps are indexed by goals and states from both.
-    arrays, status = result.arrays, result.status
-    goals, policy_goals = set(result.goals), arrays["policy_goals"].tolist()
-    trace_steps, within = arrays["trace"][:, 0], result.setting.within
-    sets = result.goal_names is not None
-    n_goals = len(result.goal_names or ()) if sets else len(arrays["visits"])
-    named = (*result.certificates, *policy_goals, arrays["episode_goals"].max(initial=-1))
-    conditions = {
-        "goals with names and no states, or the reverse": sets == ("goals_at" in arrays),
-        "a radius that was not asked for": result.setting.has_growing_radius or result.radius == result.setting.radius,
-        f"a goal that {'has no name' if sets else 'is no state'}": max(named, default=-1) < n_goals,
-        "a state of a goal without a name": "goals_at" not in arrays or arrays["goals_at"].max(initial=-1) < n_goals,
-        "a past of other goals": arrays["past_goals"].max(initial=-1) < n_goals + sets,
-        "a past with policies of other bounds": "past_policy" not in arrays
-        or len(arrays["past_policy"]) == np.isfinite(arrays["past_upper"]).sum(),
-        "states to avoid without a number of steps, or the reverse": ("avoided" in arrays) == (within is not None),
-        "policies of another length": within is None or not goals or arrays["policy"].shape[1] == within,
-        "a probability above 1": within is None or all(up <= 1.0 for _, up in result.certificates.values()),
-        "more observations than states": result.n_states <= len(arrays["visits"]),
-        "a goal without a policy": goals <= set(policy_goals),
-        "two policies for a goal": len(set(policy_goals)) == len(policy_goals),
-        "an open goal that is not in the result": set(result.open_goals) <= goals,
-        "an open goal twice": len(set(result.open_goals)) == len(result.open_goals),
-        "a lower bound above the upper one": status is Status.VOID or not find_contradicted_goals(result.certificates),
-        "more episodes in its history than episodes": len(arrays["episode_goals"]) <= result.episodes,
-        "a history without end": np.isfinite(arrays["trace"][:, [0, 1, 3]]).all(),
-        "a history that goes back": (np.diff(trace_steps) >= 0).all() and trace_steps.max(initial=0) <= result.steps,
-        "a past that is longer than the run": arrays["past_steps"].max(initial=0) <= result.steps
-        and arrays["past_episodes"].max(initial=0) <= result.episodes,
-        "a certificate with open goals": status is not Status.CERTIFIED or not result.open_goals,
-        "a status that its method cannot give": status not in (Status.CERTIFIED, Status.STOPPED)
-        or result.guarantee == (status is Status.CERTIFIED),
-        "another certified radius": result.certified_radius in (None, result.radius)
-        and (status is not Status.CERTIFIED or result.certified_radius is not None),
-        "reasons to be void, or none": bool(result.void) == (status is Status.VOID),
-    }
-    for problem, holds in conditions.items():
-        if not holds:
-            raise ValueError(f"it has {problem}")
 
 
 def find_contradicted_goals(certificates: Mapping[int, Certificate]) -> list[int]:
@@ -755,7 +664,3 @@ def find_contradicted_goals(certificates: Mapping[int, Certificate]) -> list[int
 def _infinity_to_none(value: float) -> float | None:
     # JSON has no infinity.
     return value if math.isfinite(value) else None
-
-
-def _none_to_infinity(value: float | None) -> float:
-    return math.inf if value is None else float(value)

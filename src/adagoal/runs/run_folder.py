@@ -228,6 +228,18 @@ class FolderFiles:
             return arrays, facts
 
     @contextlib.contextmanager
+    def report_errors(self, name: str) -> Iterator[None]:
+        """Turn errors about the content of a file into one line that names the file, also if they name a setting."""
+        path = self.candidate_paths[name][0] if name in self else self.folder / name
+        try:
+            with file_io.report_read_errors(path):
+                yield
+        except InputError as error:
+            if error.name is None:
+                raise
+            raise InputError(f"{path}: damaged or not readable ({error})") from None
+
+    @contextlib.contextmanager
     def open_verified(self, name: str) -> Iterator[tuple[Path, IO[bytes], int]]:
         """Open a file whose content is what the manifest says. The caller reads from the handle that was checked."""
         if name not in self.entries:

@@ -23,7 +23,7 @@ import math
 import os
 import platform
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -55,7 +55,7 @@ from adagoal.deep.training_history import MAX_MAP_VALUE, TrainingHistory, ValueM
 from adagoal.envs import registry
 from adagoal.runs.result import to_data_frame
 from adagoal.runs.result_text import training_to_html
-from adagoal.runs.run_folder import MANIFEST_FORMAT, FolderFiles, RunKind, SavedRun, open_locked_folder, read_saved_run
+from adagoal.runs.run_folder import MANIFEST_FORMAT, RunKind, SavedRun, open_locked_folder, read_saved_run
 
 
 class TrainingFile(StrEnum):
@@ -163,19 +163,6 @@ def resolve_training_env(
     return given or EnvSource.from_argument(registry.require_trusted_env(config.env, trust), set_goal)
 
 
-@contextlib.contextmanager
-def name_file_in_errors(files: FolderFiles, name: str) -> Iterator[None]:
-    """Turn errors about the content of a file into one line that names the file, also if they name a setting."""
-    path = files.candidate_paths[name][0] if name in files else files.folder / name
-    try:
-        with file_io.report_read_errors(path):
-            yield
-    except InputError as error:
-        if error.name is None:
-            raise
-        raise InputError(f"{path}: damaged or not readable ({error})") from None
-
-
 def require_training(saved: SavedRun) -> SavedRun:
     """Return the run; refuse an exploration."""
     if saved.kind != RunKind.TRAINING:
@@ -188,7 +175,7 @@ def read_training_record(saved: SavedRun) -> TrainingRecord:
     files = require_training(saved).result_files()
     if TrainingFile.RESULT not in files:
         raise InputError(f"{saved.path}: training was interrupted before its end; resume it first")
-    with name_file_in_errors(files, TrainingFile.RESULT):
+    with files.report_errors(TrainingFile.RESULT):
         data = files.load_json(TrainingFile.RESULT, training_result_schema())
         configs = configs_from_json(data)
         if (data["env"], data["method"]) != (configs[0].env, configs[0].method_name):
@@ -245,7 +232,7 @@ def read_policies(saved: SavedRun, record: TrainingRecord) -> list[GoalPolicy]:
         with_achieved={"type": "boolean"},
         success={"type": "number", "minimum": 0},
     )
-    with name_file_in_errors(files, TrainingFile.POLICY):
+    with files.report_errors(TrainingFile.POLICY):
         arrays, facts = files.load_arrays(TrainingFile.POLICY)
         check_json_value(facts_schema, facts)
         if (facts["env"], facts["runs"]) != (record.configs[0].env, n_runs):
@@ -300,7 +287,7 @@ def read_goal_arrays(saved: SavedRun, record: TrainingRecord) -> dict[str, NDArr
     schema |= {f"{which}_box_{run}": coordinates(2, "G") for run in range(n_runs) for which in ("train", "test")}
     schema |= {"D": value_map, "E": value_map}
     schema |= {name: coordinates("G", optional=True) for name in ("low", "high")}
-    with name_file_in_errors(files, TrainingFile.GOALS):
+    with files.report_errors(TrainingFile.GOALS):
         arrays, _ = files.load_arrays(TrainingFile.GOALS, schema)
         n_cycles, *_, goal_size = arrays["chosen"].shape
         if goal_size == 0 or n_cycles == 0 or n_cycles * per_cycle != record.data["episodes"]:
@@ -324,7 +311,7 @@ def read_past_maps(saved: SavedRun, record: TrainingRecord, axes: int) -> ValueM
     """Read earlier maps over ``axes`` goal coordinates, and the tests."""
     files, n_cycles = saved.result_files(), record.data["episodes"] // record.configs[0].episodes
     schema = training_history.value_map_schema(len(record.configs), n_cycles, axes)
-    with name_file_in_errors(files, TrainingFile.PAST_MAPS):
+    with files.report_errors(TrainingFile.PAST_MAPS):
         arrays, _ = files.load_arrays(TrainingFile.PAST_MAPS, schema)
         training_history.check_value_maps(arrays, n_cycles + 1)
     return ValueMapHistory.from_arrays(arrays)
@@ -345,7 +332,7 @@ def read_history(
         goals=list(arrays["chosen"]),
         value_maps=read_past_maps(saved, record, min(2, arrays["chosen"].shape[-1])),
     )
-    with name_file_in_errors(files, TrainingFile.LOG):
+    with files.report_errors(TrainingFile.LOG):
         history.rows = training_history.rows_from_csv(files.load_text(TrainingFile.LOG))
         check_json_value({"type": "array", "items": training_history.HistoryRow.schema}, history.rows)
         # The curve is in both files. If they differ, the files are of two runs.
@@ -366,7 +353,6 @@ class TrainResult:
     maps: dict[str, Floats]  # final D and E over the training space; empty if the folder was saved before the end
     folder: Path | None
     source: EnvSource | None = None  # makes the environment for tests; None for a result that was loaded
-    notes: Sequence[str] = ()  # what was found damaged in the folder of a resumed run, and what was used instead
     certificate: Certification | None = None  # the last attempt of training until certified
 
     def __repr__(self) -> str:
@@ -459,4 +445,5 @@ def _load_saved_training(saved: SavedRun) -> TrainResult:
     record = read_training_record(saved)
     policies = read_policies(saved, record)
     history, maps = read_history(saved, record, policies[0])
-    return TrainResult(Status(record.data["status"]), history, policies, maps, saved.path, notes=saved.damage_notes)
+    saved.warn_about_damage()
+    return TrainResult(Status(record.data["status"]), history, policies, maps, saved.path)

@@ -221,8 +221,8 @@ def resume_training(
             raise no_run(folder.path, "folder")
         saved = files.require_training(folder.saved_run)
         training = restore_training(saved, steps, env, goal_rule, set_goal, trust, checked)
-        result = run_job(TrainingJob(training, checked, folder.path), folder, observe, checked.minutes)
-        return replace(result, notes=saved.damage_notes)
+        saved.warn_about_damage()
+        return run_job(TrainingJob(training, checked, folder.path), folder, observe, checked.minutes)
 
 
 def restore_training(
@@ -237,7 +237,7 @@ def restore_training(
     """Return the training of a checkpoint. Code that the folder names is refused before any of it runs."""
     checkpoint = saved.checkpoint_files()
     path = checkpoint.candidate_paths[TrainingJob.checkpoint_file][0]
-    with files.name_file_in_errors(checkpoint, TrainingJob.checkpoint_file):
+    with checkpoint.report_errors(TrainingJob.checkpoint_file):
         arrays, facts = checkpoint.load_arrays(TrainingJob.checkpoint_file)
         configs = read_configs(facts)
     # Environment and goal rules are resolved before anything is built: only these two name code.
