@@ -329,7 +329,9 @@ def _transitions_of_cases(name: str, activities: tuple[Any, ...], activity: Long
     moves, terminated = np.zeros(n_transitions, np.int64), next_state == end
     # Activities were numbered in the order of the file; transitions are counted case by case.
     numbering = _Numbering()
-    state, next_state = numbering.number_all(_interleave(state, next_state)).reshape(-1, 2).T.copy()
+    state, next_state = (
+        numbering.number_all(np.column_stack([state, next_state]).ravel().tolist()).reshape(-1, 2).T.copy()
+    )
     states = tuple(states[number] for number in numbering)
     return RecordedTransitions(
         name, states, (EVENT_ACTION,), state, moves, next_state, terminated, True, begins_episode
