@@ -8,8 +8,8 @@ BIN = $(VENV)/bin
 FAST_XLA = --xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true --xla_cpu_use_fusion_emitters=false
 DEFAULT_XLA = tests/deep/test_extend_training.py
 NEED_WARM = tests/deep/test_docs.py tests/deep/test_shared_commands.py
-FIRST = tests/test_[a-o]*.py
-SECOND = tests/test_[p-z]*.py
+FIRST = tests/test_[a-g]*.py
+SECOND = tests/test_[h-z]*.py
 # Modules are byte-compiled when they are first imported (pip --no-compile): most installed modules never are.
 unexport PYTHONDONTWRITEBYTECODE
 PIP_INSTALL = -m pip --disable-pip-version-check --quiet install --no-compile --constraint constraints.txt
@@ -122,7 +122,7 @@ check-panda: $(PANDA)/stamp
 $(GALLERY)/stamp: $(VENV)/stamp-python pyproject.toml
 	$(PYTHON) -m venv $(GALLERY)
 	$(GALLERY)/bin/python -m pip --disable-pip-version-check --quiet install --no-compile --editable '.[minigrid]' \
-	  pytest matplotlib nasim==0.12.0 textworld==1.7.0 aalpy==2.0.0 gymnax==1.0.1
+	  pytest matplotlib nasim==0.12.0 textworld==1.7.0 aalpy==2.0.0 gymnax==1.0.1 six
 	@touch $@
 
 check-gallery: $(GALLERY)/stamp

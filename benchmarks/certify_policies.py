@@ -131,7 +131,7 @@ def is_wrong(found: Certification) -> bool:
 
 def is_wrong_so_far(run: Certifier) -> bool:
     """The same for a certification that is under way."""
-    return any(is_false(run._counts.cell_verdict(cell), run.tree.high[cell]) for cell in run.open_cells + run._decided)
+    return any(is_false(run.cell_verdict(cell), run.tree.high[cell]) for cell in run.open_cells + run._decided)
 
 
 def certify_once(subject: str, seed: int, how: str = "") -> Certification:

@@ -146,6 +146,16 @@ CATALOGUE = {
         seeds=None,
         example="--runs 1000 --jobs 2",
     ),
+    "discovery": ExperimentInfo(
+        f"{_IN}.discovery:PARTS",
+        "States whose number is not declared: how often a certificate is broken, and the steps of a queue.",
+        options=(
+            _option("runs", int, 1_000, "Honest runs of the coverage.", low=1),
+            _option("control", int, 100, "Runs of its control.", low=0),
+        ),
+        parts=("coverage", "queue"),
+        example="--part coverage --runs 1000 --jobs 2",
+    ),
     "coverage": ExperimentInfo(
         f"{_IN}.coverage:COVERAGE",
         "How often a certificate is broken, over random worlds.",

@@ -40,6 +40,7 @@ from adagoal.exact.audit import audit_policies
 from adagoal.loop import run_exploration
 from adagoal.report.curve_page import Curve, CurvePlot
 from adagoal.report.figures import COLOUR_BLIND_PALETTE, GUIDE_COLOUR
+from experiments import exact_policies
 from experiments.arena import GOAL_RULES
 from experiments.catalogue import CATALOGUE
 from experiments.coverage_worlds import FAMILIES, RIVAL, case
@@ -83,7 +84,7 @@ class Truth:
 
     def __init__(self, mdp: TabularMDP) -> None:
         self.mdp = mdp
-        self.optimal = solver.optimal_values(mdp)
+        self.optimal = exact_policies.optimal_values(mdp)
         self.first_miss: dict[str, int] = {}
         """By kind of claim, the steps at its first violation."""
         self.slack = dict.fromkeys(KINDS, math.inf)
@@ -222,11 +223,11 @@ def at_most(failures: int, runs: int) -> float:
     return clopper_pearson_interval(failures, runs, 2 * CONFIDENCE - 1)[1]
 
 
-def summary(records: Sequence[RunOutcome]) -> list[dict[str, Any]]:
+def summary(records: Sequence[RunOutcome], families: Sequence[str] = FAMILIES) -> list[dict[str, Any]]:
     """Return one row per family and delta, and one over all families."""
     rows = []
     for delta in sorted({record["delta"] for record in records}, reverse=True):
-        for family in ("all", *FAMILIES):
+        for family in ("all", *families):
             some = [r for r in records if r["delta"] == delta and family in ("all", r["family"])]
             if not some:
                 continue

@@ -20,12 +20,12 @@ def compile_entry(helper: Any) -> Any:
     return numba.njit(lambda *arguments: helper(*arguments))
 
 
-solve_low_dual, solve_low_dual_complete = map(
-    compile_entry, (operators.solve_low_dual, operators.solve_low_dual_complete)
+solve_low_dual, solve_low_dual_in_ball = map(
+    compile_entry, (operators.solve_low_dual, operators.solve_low_dual_in_ball)
 )
 solve_up_dual, closed_form_up = map(compile_entry, (operators.solve_up_dual, operators.closed_form_up))
-closed_form_low, closed_form_low_complete = map(
-    compile_entry, (operators.closed_form_low, operators.closed_form_low_complete)
+closed_form_low, closed_form_low_in_ball = map(
+    compile_entry, (operators.closed_form_low, operators.closed_form_low_in_ball)
 )
 
 DELTA = 0.1
@@ -42,7 +42,7 @@ def refresh(counts, recent, settled, log, branching=10**6):
         *(np.array([counts.sum()]), np.array([settled])),
     )
     found = PairRadii(*np.zeros((2, 1, K)), np.full(1, np.inf), np.full(1, np.inf), np.ones(1))
-    update_pair_radii(np.array([0]), tally, np.full(3, log), branching, found)
+    update_pair_radii(np.array([0]), tally, np.full(3, log), np.zeros(1), branching, found)
     return tuple(array[0] for array in found)
 
 
@@ -131,10 +131,9 @@ def test_kernel_coverage(p):
             f = rng.uniform(0, CAP, len(known))
             mean, least = p_hat @ f, f.min()
             variance = p_hat @ (f - mean) ** 2
-            low = solve_low_dual_complete(0, 0, model(p_hat, r=r), f[:, None], variance, mean, least)
-            missed |= (
-                max(low, closed_form_low_complete(mean, variance, least, r)) > inside @ f + 1e-9
-            )  # lower bounds of lemma 4
+            low = solve_low_dual_in_ball(0, 0, model(p_hat, r=r), f[:, None], variance, mean, least)
+            # lower bounds of lemma 4
+            missed |= max(low, closed_form_low_in_ball(mean, variance, least, r, 0.0)) > inside @ f + 1e-9
         misses += missed
     assert misses <= 100 * DELTA
 
@@ -252,11 +251,11 @@ def test_duals_equal_a_numerical_solver(seed):
     assert up >= exact_up - 1e-4
     assert up <= exact_up + 0.02 * (exact_up - mean) + 1e-4
     known, exact_known = (
-        solve_low_dual_complete(0, 0, model(p, r=r), V, variance, mean, f.min()),
+        solve_low_dual_in_ball(0, 0, model(p, r=r), V, variance, mean, f.min()),
         worst(1, f.min()),
     )
     assert known <= exact_known + 1e-4
-    closed_known = closed_form_low_complete(mean, variance, f.min(), r)
+    closed_known = closed_form_low_in_ball(mean, variance, f.min(), r, 0.0)
     assert closed_known <= exact_known + 1e-4
     if r < 0.05:  # a search that begins at t = 0 ends early: a sweep takes the larger one of both
         assert known >= exact_known - 0.02 * (mean - exact_known) - 1e-4

@@ -144,9 +144,9 @@ def test_cliff_walking_and_taxi_with_a_small_budget() -> None:
     assert objects.warnings == objects.void == []
 
 
-def as_numbered(mdp: TabularMDP, env: GymAdapter, starts: tuple[int, ...]) -> TabularMDP:
+def as_numbered(mdp: TabularMDP, env: GymAdapter, starts: tuple[int, ...], size: int) -> TabularMDP:
     """Return the model of a :class:`PairEnv` in the adapter's numbers of states; unseen states come last."""
-    virtual, size = len(starts) > 1, env.state_bound
+    virtual = len(starts) > 1
     shown = [divmod(state, 7) for state in range(mdp.n_states)]
 
     def numbers(label: str) -> list[str]:
@@ -169,7 +169,7 @@ def as_numbered(mdp: TabularMDP, env: GymAdapter, starts: tuple[int, ...]) -> Ta
 
 
 def test_certificates_hold_with_states_numbered_as_found() -> None:
-    """Random and fixed starts, terminal and unreachable states, and a max_states that is too large."""
+    """Random and fixed starts, terminal and unreachable states, and room for all states or for more."""
     certified = 0
     for seed in range(12):
         rng = np.random.default_rng(seed)
@@ -180,7 +180,7 @@ def test_certificates_hold_with_states_numbered_as_found() -> None:
         starts = (0,) if seed % 4 < 2 else (0, 3)
         env = GymAdapter(PairEnv(mdp, starts), "pairs", max_states=int(rng.integers(7, 10)))
         result = api.explore(env, float(rng.uniform(2, 5)), 3.0, seed=seed, budget=4_000)
-        verdict = api.audit(result, as_numbered(mdp, env, starts))
+        verdict = api.audit(result, as_numbered(mdp, env, starts, result.arrays["policy"].shape[2]))
         assert verdict.certificates, verdict.failures
         if result.status == "certified":
             assert verdict.ok, verdict.failures
@@ -246,7 +246,7 @@ def test_minigrid_is_certified(tmp_path: Path) -> None:
     assert len(result.goals) >= 10
     env, _ = registry.make_single_env("MiniGrid-Empty-5x5-v0", {}, None, None)
     counts, _ = play(env, 2000)
-    assert env.state_bound == 10_000
+    assert (env.state_bound, env.pair_bound) == (10_001, None)
     assert counts.seen.sum() <= 36
     assert "(1, 1) down" in env.labels
     keys, _ = registry.make_single_env("MiniGrid-DoorKey-5x5-v0", {}, 3, None)

@@ -14,10 +14,9 @@ from adagoal.core.transition_data import TransitionCounts
 from adagoal.envs import toy_models
 from adagoal.envs.gym_adapter import GymAdapter
 from adagoal.envs.simulator import ModelSimulator
-from adagoal.exact import solver
 from adagoal.goal_rules import BUILTIN_RULES
 from adagoal.loop import run_exploration
-from experiments import extra_models
+from experiments import exact_policies, extra_models
 from model_env import ModelEnv
 from transition_recording import record_transition
 
@@ -59,7 +58,8 @@ def reference(s, V, counts, q, ball):
         if o > 1 and complete[x]:
             values, p, r = V[counts.successor[x, :o]], frequency[x, :o], radius[x]
             mean = p @ values
-            value += max(mean - math.sqrt(2 * r * (p @ (values - mean) ** 2)) - r * (mean - values.min()), values.min())
+            width = math.sqrt(2 * r * (p @ (values - mean) ** 2)) + r * (mean - values.min())
+            value += (1 - q[x]) * max(mean - width, values.min())
         elif n:
             values, p, r = V[counts.successor[x, :o]], counts.count[x, :o] / n, LOG / n
             mean = p @ values
@@ -81,7 +81,7 @@ def test_backup_equals_reference(steps):
     q = rng.random(len(counts.n)) ** 3
     some = counts.count * rng.random(counts.count.shape) + 1e-9 * (counts.count > 0)
     p = some / np.maximum(some.sum(axis=1, keepdims=True), 1e-300)
-    ball = (rng.random(len(q)) < 0.5) & (counts.support > 1), p, rng.random(len(q)) ** 3
+    ball = rng.random(len(q)) < 0.5, p, rng.random(len(q)) ** 3
     for s in range(mdp.n_states):
         V = rng.random((2, mdp.n_states)) * CAP * rng.random()
         value, action = reference(s, V[1].copy(), counts, q, ball)
@@ -108,7 +108,7 @@ def test_probing_names_the_action_and_still_backs_up():
 def test_locally_raised_bounds_hold(seed, monkeypatch):
     """Lemma 5 holds after every rollout at every state, in a run without plans."""
     mdp = toy_models.random_sparse(n_states=8, n_actions=2, seed=seed)
-    truth, counts = solver.optimal_values(mdp), TransitionCounts(mdp.n_states, mdp.n_actions, mdp.start)
+    truth, counts = exact_policies.optimal_values(mdp), TransitionCounts(mdp.n_states, mdp.n_actions, mdp.start)
     estimates = CertifiedExplorer(counts, mdp.n_states, 6.0, 1.0, 0.1)
     monkeypatch.setattr(Schedule, "can_sweep", False)
     run, looks = (
@@ -132,7 +132,7 @@ def test_locally_raised_bounds_hold(seed, monkeypatch):
 def test_bounds_with_known_branching_hold(seed):
     """In a run that counts as large, bounds from plans and local backups hold and are better than lemma 1."""
     mdp, lowest = toy_models.random_sparse(n_states=8, n_actions=2, seed=seed), []
-    truth = solver.optimal_values(mdp)
+    truth = exact_policies.optimal_values(mdp)
     for dense in (5, 400):
         counts = TransitionCounts(mdp.n_states, mdp.n_actions, mdp.start)
         estimates = CertifiedExplorer(
@@ -143,7 +143,7 @@ def test_bounds_with_known_branching_hold(seed):
         )
         run_exploration(run, 10_000)
         estimates.finalize(np.ones(len(estimates.D), bool))
-        assert estimates.confidence.complete.any() == (dense == 5)
+        assert estimates.confidence.uses_ball.any() == (dense == 5)
         goals = estimates.goal_state[1:]
         assert (estimates.V[:, 1:] <= truth[:, goals] + 1e-9).all()
         lowest.append(estimates.D[1:].sum())

@@ -229,8 +229,5 @@ def test_unverifiable_assumptions_give_warnings():
     def lines(**given):
         return adagoal.explore(PairEnv(toy_models.chain_model(n_states=4), (0,)), 8.0, budget=3000, **given).warnings
 
-    word = "the certificates assume that no other states exist than those met (max_states)"
-    assert word not in lines(max_states=50)
-    assert word in lines(max_states=2)
     assert "no state of the goal far was met" in lines(goals={"far": lambda seen: False, "all": lambda seen: True})
     assert "no state of the goal all was met" not in lines(goals={"all": lambda seen: True})

@@ -1,6 +1,6 @@
 """Which cells of gymnax's four rooms can be reached within L steps, if a third of the moves goes astray?
 
-pip install . matplotlib gymnax==1.0.1
+pip install . matplotlib gymnax==1.0.1 six
 python examples/gallery/jax_rooms.py
 """
 

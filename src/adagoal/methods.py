@@ -16,7 +16,7 @@ from adagoal.certified.explorer import CertifiedExplorer
 from adagoal.certified.reset import RESET_DELTA_SHARE, ExactResetEstimates, UncertainReset
 from adagoal.core import user_code
 from adagoal.core.argument_checks import suggest_name
-from adagoal.core.environment import TabularEnv
+from adagoal.core.environment import NO_LIMIT, TabularEnv
 from adagoal.core.errors import InputError, Status
 from adagoal.core.exploration_run import ExplorationRun, GoalEstimates, PlanningEstimates, RunObserver
 from adagoal.core.goal_space import GoalSpace
@@ -61,14 +61,13 @@ def build_certified(p: ExplorationProblem, branching: int | None = None) -> Plan
     """Certified bounds (the default). branching: no pair has more than this many successors, if you know it."""
     branching = branching if branching is not None else getattr(p.env, "branching", None)
     _check_branching(p.env, branching)
+    n_states = None if p.env.pair_bound is None else p.env.state_bound
     if p.reach is not None:
         from adagoal.reachability.restarted_balls import RestartedBalls
 
-        sizes = (p.env.state_bound, p.env.pair_bound, p.goal_space.goal_bound)
-        return _bound_probabilities(
-            "certified", p, lambda delta: RestartedBalls(p.counts, *sizes, delta, branching or p.env.state_bound)
-        )
-    data, rest = (p.counts, p.env.state_bound, p.L, p.epsilon), (p.goal_space, branching, p.env.pair_bound)
+        sizes, widest = (n_states, p.env.pair_bound, p.goal_space.goal_bound), branching or n_states or NO_LIMIT
+        return _bound_probabilities("certified", p, lambda delta: RestartedBalls(p.counts, *sizes, delta, widest))
+    data, rest = (p.counts, n_states, p.L, p.epsilon), (p.goal_space, branching, p.env.pair_bound)
     return _account_for_reset(p, lambda delta: CertifiedExplorer(*data, delta, *rest))
 
 
@@ -96,10 +95,11 @@ def build_bayes(p: ExplorationProblem) -> PlanningEstimates:
 
 def build_bpi_ucbvi(p: ExplorationProblem, constants: str = "paper", horizon: int | None = None) -> PlanningEstimates:
     """BPI-UCBVI, for one goal. constants: paper, or scaled=c. horizon: H, instead of AdaGoal-UCBVI's."""
-    from adagoal.baselines.bpi_ucbvi import BPI
+    from adagoal.baselines.self_directed import parse_constants
+    from adagoal.tabular.ucbvi import BPI
 
     _check_positive_integer("horizon", horizon)
-    return BPI(*_baseline_arguments(p), constants, horizon)
+    return BPI(*_baseline_arguments(p), parse_constants(constants), horizon)
 
 
 def build_intervals(p: ExplorationProblem, bound: str = "betting", branching: int | None = None) -> PlanningEstimates:
@@ -111,12 +111,13 @@ def build_intervals(p: ExplorationProblem, bound: str = "betting", branching: in
     if bound not in list(INTERVAL_BOUNDS):
         raise InputError(f"bound must be one of {', '.join(INTERVAL_BOUNDS)}, got {bound!r}", "method_args")
     _check_branching(p.env, branching)
+    pairs = p.env.pair_bound or p.env.state_bound * p.env.n_actions
     if p.reach is not None:
-        pairs, widest = p.env.pair_bound, branching or p.env.state_bound
+        widest = branching or p.env.state_bound
         return _bound_probabilities(
             "intervals", p, lambda delta: FixedSampleSets(p.counts, pairs, delta, widest, bound)
         )
-    data, rest = (p.counts, p.env.state_bound, p.L, p.epsilon), (p.goal_space, bound, branching, p.env.pair_bound)
+    data, rest = (p.counts, p.env.state_bound, p.L, p.epsilon), (p.goal_space, bound, branching, pairs)
     return _account_for_reset(p, lambda delta: IntervalEstimates(*data, delta, *rest))
 
 
@@ -232,6 +233,9 @@ def build_estimates(method: str, problem: ExplorationProblem, arguments: dict[st
         raise InputError(f"{method} does not bound probabilities; {able} do", "method")
     env.uses_action_masks = declared.supports_action_masks
     estimates = declared.build_estimates(problem, **arguments)
+    if estimates.guarantee and env.pair_bound is None and declared is not METHODS["certified"]:
+        text = f"at most {env.state_bound - 1:,} states (max_states), as {env.name} does not say how many it has"
+        env.add_warning(f"the proof of {method} assumes {text}")
     # UncertainReset pays for the reset with a share of delta. The other proofs take the start for fixed.
     takes_start_for_fixed = not isinstance(estimates, UncertainReset) and problem.reach is None
     if estimates.guarantee and not env.start_is_certain and takes_start_for_fixed:

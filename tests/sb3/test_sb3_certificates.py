@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -69,6 +70,11 @@ def test_file_is_certified_with_any_number_of_workers(tmp_path: Path) -> None:
 
 def test_invalid_model_gives_one_line_error(tmp_path: Path) -> None:
     (tmp_path / "model.zip").write_bytes(b"PK")
+    with pytest.raises(InputError, match=r"^policy: .*model.zip is not a model of Stable-Baselines3"):
+        adagoal.certify(tmp_path / "model.zip", "CartPole-v1", workers=1, **CARTPOLE)
+    with zipfile.ZipFile(tmp_path / "model.zip", "w") as file:
+        file.writestr("data", "{}")
+        file.writestr("policy.pth", "no weights")
     with pytest.raises(InputError, match=r"^policy: the model cannot be loaded") as caught:
         adagoal.certify(tmp_path / "model.zip", "CartPole-v1", workers=1, **CARTPOLE)
     assert "\n" not in str(caught.value)
@@ -95,6 +101,14 @@ def test_uncertified_policy_trains_to_the_end() -> None:
     stop = StopWhenCertified("CartPole-v1", every=100, **CARTPOLE | {"criterion": "survive:200"})
     model.learn(256, callback=stop)
     assert (model.num_timesteps, len(stop.certificates), stop.is_certified) == (256, 2, False)
+
+
+def test_second_training_counts_on_from_the_attempts_of_the_first() -> None:
+    model = PPO("MlpPolicy", "CartPole-v1", n_steps=100, batch_size=50, seed=0, device="cpu")
+    stop = StopWhenCertified("CartPole-v1", every=100, delta=0.1, **CARTPOLE | {"criterion": "survive:200"})
+    for _ in range(2):  # the steps of the second training begin at 0 again
+        model.learn(200, callback=stop)
+    assert [round(0.1 / found.claim.delta) for found in stop.certificates] == [2, 6, 12, 20]
 
 
 @pytest.mark.parametrize(("given", "name"), [({"every": 0}, "every"), ({"delta": 1.0}, "delta"), ({"out": "x"}, "out")])

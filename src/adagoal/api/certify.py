@@ -129,7 +129,7 @@ def certify(
         if goals is not None and starts is not None:
             raise InputError("give goals or starts, not both", "starts")
         if run or test_goals:
-            raise InputError("is for the folder of a training run", "run" if run else "test_goals")
+            raise InputError("is for a folder of adagoal train; leave it out", "run" if run else "test_goals")
         problem = _policy_problem(policy, versus, env, claim, varied, set_start, criterion, seed, workers)
     return _run_certification(problem, seed, folder, observe)
 

@@ -72,7 +72,7 @@ def certify_data(
     actions: all actions, if some of them are not in the data.
     reset_action: the action that stands for the reset, if the data contain resets.
     columns: the names of the columns, if they differ: {"state": "s", "next_state": "s2"}.
-    n_states: bound on the number of states that exist, seen or not; 10,000 by default.
+    n_states: the number of states that exist, seen or not, or a bound on it, if you know one.
     branching: no pair has more than this many successors, if you know it.
     out: folder for the result.
 

@@ -302,7 +302,7 @@ def _describe_exploration(check: Check, env: TabularEnv) -> list[str]:
     elif check.n_states is not None:
         plan = ["steps the environment and uses its state numbers"]
     else:
-        plan = [f"steps the environment and numbers new states in order, at most {env.state_bound:,} (max_states)"]
+        plan = [f"steps the environment and numbers new states in order, at most {env.state_bound - 1:,} (max_states)"]
     if check.fixed_start:
         plan.append(f"begins at state {env.start}, to which every reset leads")
     else:

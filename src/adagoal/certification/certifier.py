@@ -29,7 +29,7 @@ p(C), so every cell is decided after finitely many rollouts.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -83,7 +83,9 @@ class Certifier:
         # A stream of its own: values that shaped the cells must not be played, or the bets would not be fair.
         rng = random_stream(seed, StreamPurpose.CELLS)
         self.tree = tree or CellTree(sample(rng, SPLIT_SAMPLE_SIZE), claim.halvings)
-        self._counts = _RolloutCounts(claim, self.tree)
+        # rollouts, successes and failures of every cell of the tree
+        self.rollouts, self.successes, self.failures = (np.zeros(len(self.tree.share), np.int64) for _ in range(3))
+        self._rollouts_before_split = [claim.rollouts_before_split(level) for level in range(claim.halvings + 1)]
         self.open_cells, self._decided = self.tree.cells_on_level(claim.first_level), list[int]()
         self._round = self.played = 0
 
@@ -91,42 +93,40 @@ class Certifier:
         self, play: PlayFunction, proceed: Callable[[int, int], bool] = lambda open_cells, rollouts: True
     ) -> Certification:
         """Play until every cell is decided, the rollouts are spent, or ``proceed(open cells, rollouts)`` is False."""
-        claim, counts = self.claim, self._counts
+        budget = math.inf if self.claim.rollouts is None else self.claim.rollouts
         while self.open_cells:
             # before the round, so a certification never plays more than its budget
-            n_rollouts = [counts.next_rollout_count(cell, len(self.open_cells)) for cell in self.open_cells]
-            if claim.rollouts is not None and self.played + sum(n_rollouts) > claim.rollouts:
+            n_rollouts = [self._next_rollout_count(cell) for cell in self.open_cells]
+            if self.played + sum(n_rollouts) > budget:
                 return self.result(Status.BUDGET)
             if not proceed(len(self.open_cells), self.played):
                 return self.result(Status.INTERRUPTED)
             rng = random_stream(self._seed, StreamPurpose.CERTIFIED_GOALS, self._round)
             draws = zip(self.open_cells, n_rollouts, strict=True)
             values = np.concatenate([self.tree.draw_values_in_cell(cell, n, self._sample, rng) for cell, n in draws])
-            counts.add_rollouts(np.repeat(self.open_cells, n_rollouts), values, play(values, self._round))
-            newly_decided, self.open_cells = counts.decide_cells(self.open_cells)
-            self._decided += newly_decided
+            self._add_rollouts(np.repeat(self.open_cells, n_rollouts), values, play(values, self._round))
+            self._decide_cells()
             self._round, self.played = self._round + 1, self.played + len(values)
         return self.result(Status.CERTIFIED)
 
     def result(self, status: Status = Status.INTERRUPTED) -> Certification:
         """Return the certificate so far."""
-        leaves = [self._counts.summarise_cell(leaf) for leaf in sorted(self._decided + self.open_cells)]
+        leaves = [self._summarise_cell(leaf) for leaf in sorted(self._decided + self.open_cells)]
         if status is Status.CERTIFIED and any(leaf.verdict in (Verdict.REFUTED, Verdict.WORSE) for leaf in leaves):
             status = Status.DECIDED
         progress = None if status.finished else self._snapshot()
         return Certification(status, self.claim, leaves, self.played, progress=progress)
 
     def _snapshot(self) -> dict[str, Any]:
-        counts = self._counts
         return {
             "cells_digest": self.tree.digest(),
             "round": self._round,
             "played": self.played,
-            "open_cells": self.open_cells,
-            "decided": self._decided,
-            "rollouts": counts.rollouts.tolist(),
-            "successes": counts.successes.tolist(),
-            "failures": counts.failures.tolist(),
+            "open_cells": list(self.open_cells),
+            "decided": list(self._decided),
+            "rollouts": self.rollouts.tolist(),
+            "successes": self.successes.tolist(),
+            "failures": self.failures.tolist(),
         }
 
     def resume(self, progress: Mapping[str, Any]) -> None:
@@ -144,20 +144,11 @@ class Certifier:
             or not (all(share) and math.isclose(math.fsum(share), 1.0))
         ):
             raise ValueError("the saved progress belongs to other cells")
-        self._counts.rollouts, self._counts.successes, self._counts.failures = rollouts, successes, failures
+        self.rollouts, self.successes, self.failures = rollouts, successes, failures
         self.open_cells, self._decided = list(progress["open_cells"]), list(progress["decided"])
         self._round, self.played = progress["round"], progress["played"]
 
-
-class _RolloutCounts:
-    """Rollouts and successes of every cell of the tree."""
-
-    def __init__(self, claim: Claim, tree: CellTree) -> None:
-        self.claim, self.tree = claim, tree
-        self.rollouts, self.successes, self.failures = (np.zeros(len(tree.share), np.int64) for _ in range(3))
-        self._rollouts_before_split = [claim.rollouts_before_split(level) for level in range(claim.halvings + 1)]
-
-    def add_rollouts(self, drawn_from: Any, values: Floats, outcomes: Outcomes) -> None:
+    def _add_rollouts(self, drawn_from: Any, values: Floats, outcomes: Outcomes) -> None:
         """Count rollouts for the cells ``[n]`` that they were drawn from, and for those below them."""
         # Not for the cells above: there the values would be drawn more often from some halves than from others.
         levels = np.array([self.tree.level_of_cell(cell) for cell in drawn_from])
@@ -172,43 +163,40 @@ class _RolloutCounts:
             np.add.at(self.failures, cells[new & is_failure], 1)
             previous = cells
 
-    def evidence(self, cell: int) -> tuple[int, int, int, float]:
+    def _evidence(self, cell: int) -> tuple[int, int, int, float]:
         """Return the successes, failures and rollouts of a cell, and its share of delta."""
         alpha = self.claim.cell_alpha(self.tree.level_of_cell(cell))
         return int(self.successes[cell]), int(self.failures[cell]), int(self.rollouts[cell]), alpha
 
     def cell_verdict(self, cell: int) -> Verdict:
         """Verdict of the rollouts."""
-        return self.claim.judge(*self.evidence(cell))
+        return self.claim.judge(*self._evidence(cell))
 
-    def decide_cells(self, open_cells: Sequence[int]) -> tuple[list[int], list[int]]:
-        """Return the cells that are decided now, and those that stay open; halve the cells that are due."""
-        decided: list[int] = []
-        still_open: list[int] = []
+    def _decide_cells(self) -> None:
+        """Move the open cells that are decided to those that are; halve the cells that are due."""
         # Halves are judged at once: they have inherited rollouts, which may decide them without another round.
-        left = list(open_cells)
+        left, self.open_cells = self.open_cells, []
         while left:
             cell = left.pop()
             verdict = self.cell_verdict(cell)
-            is_decided = verdict not in (Verdict.OPEN, Verdict.REFUTED)
+            # a half of a refuted cell may still be certified
             is_split_due = self.rollouts[cell] >= self._rollouts_before_split[self.tree.level_of_cell(cell)]
-            if is_decided:
-                decided.append(cell)
-            elif self.tree.can_be_split(cell) and (verdict is Verdict.REFUTED or is_split_due):
+            is_split_due = verdict is Verdict.REFUTED or (verdict is Verdict.OPEN and is_split_due)
+            if is_split_due and self.tree.can_be_split(cell):
                 left += [2 * cell, 2 * cell + 1]
             else:
-                (decided if verdict is Verdict.REFUTED else still_open).append(cell)
-        return decided, sorted(still_open)
+                (self.open_cells if verdict is Verdict.OPEN else self._decided).append(cell)
+        self.open_cells.sort()
 
-    def next_rollout_count(self, cell: int, n_open: int) -> int:
+    def _next_rollout_count(self, cell: int) -> int:
         """Rollouts of a cell in the next round: whole blocks, about an eighth of those that it has had."""
         # growing with the cell, so a cell that takes thousands of rollouts is looked at a few dozen times only
         return ROLLOUTS_PER_BLOCK * max(
-            math.ceil(MIN_BLOCKS_PER_ROUND / n_open),
+            math.ceil(MIN_BLOCKS_PER_ROUND / len(self.open_cells)),
             int(self.rollouts[cell]) // (ROLLOUTS_PER_BLOCK * MIN_BLOCKS_PER_ROUND),
         )
 
-    def summarise_cell(self, cell: int) -> CellVerdict:
-        tree, evidence = self.tree, self.evidence(cell)
+    def _summarise_cell(self, cell: int) -> CellVerdict:
+        tree, evidence = self.tree, self._evidence(cell)
         box, (successes, failures, rollouts, _) = (tree.low[cell], tree.high[cell], float(tree.share[cell])), evidence
         return CellVerdict(self.cell_verdict(cell), *box, rollouts, successes, failures, *self.claim.bounds(*evidence))

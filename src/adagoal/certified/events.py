@@ -10,6 +10,9 @@ transitions came with the counts c'; c0 = c - c' came before. With the union log
 
 The smaller one of q and the bound of :class:`UnseenMassWindow` (lemma 3b) is used.
 
+If the number of states is not declared, l2 and l3 depend on the order in which states are discovered, and lower bounds
+use lemmas 2 and 3 instead of lemma 1 (lemma 14).
+
 :class:`ConfidenceSets` is the seam for another confidence bound: a subclass with its own ``radius``, ``low`` and
 ``up`` works in the explorer (tests/test_planning.py has one).
 """
@@ -35,6 +38,12 @@ from adagoal.planning.model_arrays import EmpiricalModel
 
 # Shares of delta of the events of lemmas 1, 2, 3a and 3b. They sum to one: all events hold together with 1 - delta.
 DELTA_SHARES = (0.35, 0.35, 0.05, 0.25)
+NO_DATA = 1e3  # radius of lemma 2 without data: useless, but finite
+# Logarithm of an event that has no share of delta. The radius is useless, but finite: infinity times 0 is NaN.
+NO_EVENT = 1e18
+# c of lemma 14: the k-th discovered state has the share c / ((k + c - 1)(k + c)) of delta. With c = 100 the first state
+# pays ln 101, the 100th ln 398 and the 10,000th ln(1e6): little more than if their number had been known.
+DISCOVERY_OFFSET = 100
 # Entry counts of pairs outside the window, and of pairs excluded for good: larger than any number of tries.
 NOT_ENTERED, EXCLUDED = 2**62, 2**62 + 1
 
@@ -63,6 +72,7 @@ class ConfidenceSets:
     """The empirical kernel of the counts, the radii of every pair, and the bounds that follow from them."""
 
     pairs_per_job = 4096  # enough work for one thread
+    uses_lemma_1 = True
     # Each takes (model, block, values [S, B], policy [S, B]) and returns the last two, improved (lemmas 5 and 6).
     low = staticmethod(sweeps.improve_lower_bounds)
     up = staticmethod(sweeps.improve_upper_bounds)
@@ -70,27 +80,37 @@ class ConfidenceSets:
     def __init__(
         self,
         counts: TransitionCounts,
-        states: int,
-        pairs: int,
-        goals: int,
+        states: int | None,
+        pairs: int | None,
+        goals: float,
         delta: float,
         branching: int,
         window_entry_factor: int = 4,
     ) -> None:
-        """``states``, ``pairs`` and ``goals`` bound their numbers, ``branching`` the successors of a pair."""
+        """``states``, ``pairs`` and ``goals`` bound their numbers, ``branching`` the successors of a pair.
+
+        ``states`` and ``pairs`` are None if the number of states is not declared.
+        """
         self.counts, self.branching = counts, branching
+        self._is_declared = states is not None
         # ln of the unions of lemmas 1, 2 and 3a over their shares of delta
-        self.union_logs = np.log(np.array([states * goals, pairs, pairs], float) / DELTA_SHARES[:3] / delta)
+        unions = (states * goals, pairs, pairs) if states is not None else (1, 1, 1)
+        self.union_logs = np.log(np.array(unions, float) / DELTA_SHARES[:3] / delta)
+        if not (self.uses_lemma_1 and self._is_declared):
+            # Lemma 2 has the share of lemma 1, too.
+            self.union_logs[0] = NO_EVENT
+            self.union_logs[1] -= math.log((DELTA_SHARES[0] + DELTA_SHARES[1]) / DELTA_SHARES[1])
         self._first_union_log = float(self.union_logs[0])
         self.window = UnseenMassWindow(DELTA_SHARES[3] * delta, window_entry_factor)
         X, shape = len(counts.n), counts.successor.shape
-        self._radii = PairRadii(np.zeros(shape), np.zeros(shape), np.full(X, np.inf), np.full(X, np.inf), np.ones(X))
+        self._radii = PairRadii(*(np.full(shape[: 1 + (i < 2)], v) for i, v in enumerate(self._untried)))
+        self._pair_logs = self._discovery_logs()  # [X] what every pair pays beside ``union_logs``
         self._counts_at_update = np.zeros(X, int)
         self.transitions = 0  # at the last update; -1 if the next update computes all radii again
         self.window_visits: Floats = np.zeros(X)  # [X] visits inside the window at the last update
         self.q: Floats = np.ones(X)  # [X] bounds on the unseen mass at the last update; 1 for pairs added since
-        # [X] pairs whose successors were all known at the last update, and whose lower bounds use lemma 2
-        self.complete: Bools = np.zeros(X, bool)
+        # [X] pairs whose lower bounds use lemma 2: those whose successors were all known at the last update, or all
+        self.uses_ball: Bools = np.full(X, not self._is_declared)
 
     def update_radii(self, threads: Executor | None = None, known_successor_balls: bool = False) -> bool:
         """Take in new counts; return False if nothing was counted since the last update.
@@ -115,9 +135,9 @@ class ConfidenceSets:
         self.window_visits = self.window.update_visits(counts.n, counts.settled)
         # Both bounds hold at the same time, each with its own share of delta. So the smaller one may be used.
         self.q = np.minimum(self._radii.q, self.window.unseen_mass_bounds(self.window_visits))
-        if known_successor_balls:
+        if known_successor_balls and self._is_declared:
             # Without a try since the last new successor the ball of lemma 2 has no centre.
-            self.complete = (self._radii.q == 0.0) & (counts.support > 1) & (counts.n > counts.settled)
+            self.uses_ball = (self._radii.q == 0.0) & (counts.support > 1) & (counts.n > counts.settled)
         self._counts_at_update[changed] = counts.n[changed]
         # After a resume all radii are computed again although nothing was counted: no goal may become stale by that.
         before, self.transitions = self.transitions, int(counts.n.sum())
@@ -126,9 +146,9 @@ class ConfidenceSets:
     def radius(self, pairs: Longs, threads: Executor | None) -> None:
         """Compute the frequencies and radii of these pairs again (lemmas 1, 2 and 3a)."""
         c, size = self.counts, self.pairs_per_job
-        tally = PairCounts(c.count, c.recent, c.support, c.n, c.settled)
+        tally, logs = PairCounts(c.count, c.recent, c.support, c.n, c.settled), (self.union_logs, self._pair_logs)
         jobs = [
-            partial(update_pair_radii, pairs[i : i + size], tally, self.union_logs, self.branching, self._radii)
+            partial(update_pair_radii, pairs[i : i + size], tally, *logs, self.branching, self._radii)
             for i in range(0, len(pairs), size)
         ]
         run_jobs_in_threads(jobs, threads if len(jobs) > 1 else None)
@@ -143,7 +163,7 @@ class ConfidenceSets:
         c, log = self.counts, float(self.union_logs[0]) + math.log(N_LEVELS)
         # A pair that can have one successor has no unseen mass from its first try on, which may follow this plan.
         q = self.q if self.branching > 1 else np.zeros_like(self.q)
-        return LocalLowerBounds(V, probe, probing, q, log, self.complete, *self.kl_ball, cap, c.start, c.n_actions)
+        return LocalLowerBounds(V, probe, probing, q, log, self.uses_ball, *self.kl_ball, cap, c.start, c.n_actions)
 
     def invalidate_radii(self) -> None:
         """Make the next update compute all radii again."""
@@ -165,7 +185,7 @@ class ConfidenceSets:
             r_low=radii.r_low,
             r=radii.r,
             q=self.q,
-            complete=self.complete,
+            uses_ball=self.uses_ball,
             quiet=self.window_visits,
             quiet_log=self.window.log_inverse_delta,
             terminal=c.terminal,
@@ -178,34 +198,50 @@ class ConfidenceSets:
         if old == shape:
             return
         room = [(0, new - before) for new, before in zip(shape, old, strict=True)]
-        # A pair never tried: no radius is finite, and all of its mass is unseen.
-        untried = (0.0, 0.0, np.inf, np.inf, 1.0)
         self._radii = PairRadii(
-            *(np.pad(a, room[: a.ndim], constant_values=v) for a, v in zip(self._radii, untried, strict=True))
+            *(np.pad(a, room[: a.ndim], constant_values=v) for a, v in zip(self._radii, self._untried, strict=True))
         )
+        self._pair_logs = self._discovery_logs()
         self.window_visits = np.pad(self.window_visits, room[0])
         self._counts_at_update = np.pad(self._counts_at_update, room[0])
-        self.q, self.complete = np.pad(self.q, room[0], constant_values=1.0), np.pad(self.complete, room[0])
+        self.q = np.pad(self.q, room[0], constant_values=1.0)
+        self.uses_ball = np.pad(self.uses_ball, room[0], constant_values=not self._is_declared)
+
+    @property
+    def _untried(self) -> tuple[float, ...]:
+        """The entries of a pair never tried, as in :class:`PairRadii`: all of its mass is unseen."""
+        # Local backups may read the ball before the next update. It is finite, because 0 times infinity is NaN.
+        return (0.0, 0.0, np.inf, np.inf, 1.0) if self._is_declared else (0.0, 0.0, NO_DATA, NO_DATA, 1.0)
+
+    def _discovery_logs(self) -> Floats:
+        """Return [X] ln(1/w) with the weight w of every pair: 1/A of that of its state (lemma 14), or 0 if declared."""
+        counts = self.counts
+        if self._is_declared:
+            return np.zeros(len(counts.n))
+        # States are numbered in the order of their discovery, from 0.
+        later = np.arange(counts.n_states) + float(DISCOVERY_OFFSET)
+        logs: Floats = np.repeat(np.log(counts.n_actions * later * (later + 1.0) / DISCOVERY_OFFSET), counts.n_actions)
+        return logs
 
     # The window may know fewer pairs than the counts: some were found since the last plan.
     UNSEEN_SCHEMA: ClassVar[ArraySchema] = {
         "quiet": ArraySpec("int64", ("P",), low=0, high=EXCLUDED),
         "unseen": ArraySpec("float64", ("X",), low=0, high=1),
     }
-    # The balls of the M complete pairs, saved only if there are some. The counts do not determine them: local backups
-    # use those of the last update.
+    # The balls of the M pairs that use them, saved only if there are some. The counts do not determine them: local
+    # backups use those of the last update.
     BALL_SCHEMA: ClassVar[ArraySchema] = {
-        "complete": ArraySpec("bool", ("X",)),
-        "complete_p": ArraySpec("float64", ("M", "K"), low=0, high=1),
-        "complete_r": ArraySpec("float64", ("M",), low=0),
+        "uses_ball": ArraySpec("bool", ("X",)),
+        "ball_p": ArraySpec("float64", ("M", "K"), low=0, high=1),
+        "ball_r": ArraySpec("float64", ("M",), low=0),
     }
 
     def radii_state(self) -> dict[str, NDArray[Any]]:
         """Return the arrays that cannot be computed from the counts."""
         arrays: dict[str, NDArray[Any]] = {"quiet": self.window.entry_counts, "unseen": self.q}
-        if self.complete.any():
+        if self.uses_ball.any():
             p, r = self.kl_ball
-            arrays |= {"complete": self.complete, "complete_p": p[self.complete], "complete_r": r[self.complete]}
+            arrays |= {"uses_ball": self.uses_ball, "ball_p": p[self.uses_ball], "ball_r": r[self.uses_ball]}
         return arrays
 
     def restore_radii(self, arrays: dict[str, NDArray[Any]], windows: int, transitions: int) -> None:
@@ -219,31 +255,34 @@ class ConfidenceSets:
         if transitions >= 0:
             self._counts_at_update[:], self.transitions = 0, transitions
         self.q = np.array(arrays["unseen"])
-        if "complete" not in arrays:
+        if "uses_ball" not in arrays:
             return
-        sizes, complete = check_arrays(self.BALL_SCHEMA, arrays), np.array(arrays["complete"])
+        sizes, uses_ball = check_arrays(self.BALL_SCHEMA, arrays), np.array(arrays["uses_ball"])
         p, r = self.kl_ball
-        if (sizes["X"], sizes["M"]) != (len(r), complete.sum()) or sizes["K"] > p.shape[1]:
-            raise ValueError("the known successors do not fit the counts")
-        self.complete = complete
-        p[complete, : sizes["K"]], r[complete] = arrays["complete_p"], arrays["complete_r"]
+        if (sizes["X"], sizes["M"]) != (len(r), uses_ball.sum()) or sizes["K"] > p.shape[1]:
+            raise ValueError("the balls do not fit the counts")
+        self.uses_ball = uses_ball
+        p[uses_ball, : sizes["K"]], r[uses_ball] = arrays["ball_p"], arrays["ball_r"]
 
 
 @compiled
-def update_pair_radii(pairs, tally, logs, branching, out):  # type: ignore[no-untyped-def]
-    """Write the frequencies and radii of these pairs into ``out`` (PairRadii); logs: [3] l1, l2, l3."""
+def update_pair_radii(pairs, tally, logs, pair_logs, branching, out):  # type: ignore[no-untyped-def]
+    """Write the frequencies and radii of these pairs into ``out`` (PairRadii).
+
+    The union logarithms l1, l2, l3 are ``logs`` [3], and ``pair_logs`` [X] is added to the last two.
+    """
     for x in pairs:
         n, o = tally.n[x], tally.support[x]
         if n == 0:
             continue
         fresh = n - tally.settled[x]
-        # Without a try since the restart any row would do as the centre: r = 1000 covers every distribution.
+        # Without a try since the restart any row would do as the centre: NO_DATA covers every distribution.
         for k in range(o):
             out.p[x, k] = tally.counts[x, k] / n
             out.p_split[x, k] = tally.recent[x, k] / fresh if fresh > 0 else out.p[x, k]
         out.r_low[x] = fixed_function_radius(n, logs[0])
-        out.r[x] = observed_ball_radius(x, tally, logs[1])
-        out.q[x] = unseen_mass_bound(fresh, o, logs[2]) if o < branching else 0.0
+        out.r[x] = observed_ball_radius(x, tally, logs[1] + pair_logs[x])
+        out.q[x] = unseen_mass_bound(fresh, o, logs[2] + pair_logs[x]) if o < branching else 0.0
 
 
 @compiled_helper
@@ -259,7 +298,7 @@ def observed_ball_radius(x, tally, union_log):  # type: ignore[no-untyped-def]
     fresh = n - settled
     # No transition since the restart: useless, but finite, because infinity times a variance of 0 is NaN.
     if fresh == 0:
-        return 1e3
+        return NO_DATA
     regret = math.lgamma(n + o / 2) - math.lgamma(settled + o / 2)
     for k in range(o):
         c, count = tally.recent[x, k], tally.counts[x, k]

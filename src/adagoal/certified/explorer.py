@@ -50,7 +50,8 @@ from adagoal.planning.model_arrays import EmpiricalModel, GoalBlock
 class CertifiedExplorer(GoalTable):
     """Certified estimates on shared counts.
 
-    ``state_bound`` and ``pairs`` bound the numbers of states and pairs, ``branching`` the successors of a pair.
+    ``state_bound`` and ``pairs`` are the numbers of states and pairs, or bounds on them; ``state_bound`` is None if no
+    such number is declared. ``branching`` bounds the successors of a pair.
     ``confidence`` is the class of the confidence bounds, ``heuristics`` has the tuning numbers.
     """
 
@@ -70,7 +71,7 @@ class CertifiedExplorer(GoalTable):
     def __init__(
         self,
         counts: TransitionCounts,
-        state_bound: int,
+        state_bound: int | None,
         L: float,
         epsilon: float,
         delta: float,
@@ -81,16 +82,16 @@ class CertifiedExplorer(GoalTable):
         heuristics: Heuristics | None = None,
     ) -> None:
         self.heuristics = heuristics or Heuristics()
-        space = space or GoalSpace.from_states(counts.n_states, state_bound)
+        space = space or GoalSpace.from_states(counts.n_states, math.inf if state_bound is None else state_bound)
         super().__init__(counts, L + 1.0 + epsilon, space, self.heuristics.small_world.upper_cap_factor)
         self.L, self.epsilon = L, epsilon
         self.confidence = confidence(
             counts,
             states=state_bound,
-            pairs=pairs or state_bound * counts.n_actions,
+            pairs=pairs or (state_bound and state_bound * counts.n_actions),
             goals=self.space.goal_bound,
             delta=delta,
-            branching=branching or state_bound,
+            branching=branching or state_bound or NO_LIMIT,
             window_entry_factor=self.heuristics.window_entry_factor,
         )
         self.schedule = Schedule(self.heuristics)

@@ -140,11 +140,8 @@ class GoalTable:
     def _add_column(self, goal: int) -> None:
         columns = len(self.D)
         if columns == self._column_capacity:
-            self._column_capacity = min(
-                max(2 * columns, self.reserved_values // len(self.V)),
-                self.space.goal_bound + 1,
-                self.space.n_goal_numbers + 1,
-            )
+            most = int(min(self.space.goal_bound, self.space.n_goal_numbers)) + 1
+            self._column_capacity = min(max(2 * columns, self.reserved_values // len(self.V)), most)
             self._wide_arrays.clear()
         for name in (*self.TABLE_NAMES, *self.ROW_NAMES):
             if name not in self._wide_arrays:

@@ -33,10 +33,10 @@ from adagoal.core.compiled_code import compiled, compiled_helper
 from adagoal.core.operators import (
     VECTOR_MATH_OPTIONS,
     closed_form_low,
-    closed_form_low_complete,
+    closed_form_low_in_ball,
     closed_form_up,
     solve_low_dual,
-    solve_low_dual_complete,
+    solve_low_dual_in_ball,
     solve_up_dual,
 )
 from adagoal.core.types import Actions, Floats, Longs
@@ -155,10 +155,10 @@ def lower_bound_sweep(order, model, block, V, policy):  # type: ignore[no-untype
                 for b in range(B):
                     Q[a, b], final[a, b] = 1.0, True
                 continue
-            if model.complete[x]:
+            if model.uses_ball[x]:
                 _successor_moments(x, s, model, model.p_split, V, mean[a], variance[a], least[a], most[a])
                 for b in range(B):
-                    value = closed_form_low_complete(mean[a, b], variance[a, b], least[a, b], model.r[x])
+                    value = closed_form_low_in_ball(mean[a, b], variance[a, b], least[a, b], model.r[x], model.q[x])
                     Q[a, b], final[a, b] = 1.0 + value, False
                 continue
             _successor_moments(x, s, model, model.p, V, mean[a], variance[a], least[a], most[a])
@@ -182,8 +182,8 @@ def lower_bound_sweep(order, model, block, V, policy):  # type: ignore[no-untype
                     best, action = Q[candidate, b], candidate
                     break
                 x, var, m = s * A + candidate, variance[candidate, b], mean[candidate, b]
-                if model.complete[x]:
-                    low = solve_low_dual_complete(x, b, model, V, var, m, least[candidate, b])
+                if model.uses_ball[x]:
+                    low = solve_low_dual_in_ball(x, b, model, V, var, m, least[candidate, b])
                 else:
                     low = solve_low_dual(x, b, model, cap, V, var, m)
                 Q[candidate, b] = max(Q[candidate, b], 1.0 + low)
@@ -306,9 +306,9 @@ def _lower_backup(x, first, model, cap, V):  # type: ignore[no-untyped-def]
     if support == 1:
         only, sure = load_lanes(V, model.successor[x, 0], first), 1.0 - model.q[x]
         return 1.0 + closed_form_low(only, broadcast_lanes(0.0), model.r_low[x], cap, sure)
-    if model.complete[x]:
+    if model.uses_ball[x]:
         mean, variance, least, _ = _lane_moments(x, first, model, model.p_split, V)
-        return 1.0 + closed_form_low_complete(mean, variance, least, model.r[x])
+        return 1.0 + closed_form_low_in_ball(mean, variance, least, model.r[x], model.q[x])
     mean, variance, _, _ = _lane_moments(x, first, model, model.p, V)
     return 1.0 + closed_form_low(mean, variance, model.r_low[x], cap, 0.0)
 

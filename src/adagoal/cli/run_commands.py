@@ -333,7 +333,7 @@ def _parse_columns(ctx: click.Context, param: click.Parameter, values: tuple[str
     "--column", "columns", multiple=True, metavar="COLUMN=NAME", callback=_parse_columns,
     help="Name of a column in the file, as in next_state=s2; repeatable.",
 )  # fmt: skip
-@click.option("--n-states", type=options.INTEGER, help="Bound on the number of states, seen or not.  [default: 10000]")
+@click.option("--n-states", type=options.INTEGER, help="Number of states, seen or not, if it is known.")
 @click.option("--branching", type=options.INTEGER, help="No pair has more than this many successors, if you know it.")
 @setting_options(ExecutionOptions, "out", help="Folder of the result.  [default: runs/FILE-radius-L]")
 @options.json_option

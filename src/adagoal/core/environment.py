@@ -58,8 +58,8 @@ class TabularEnv(Protocol):
     name: str
     n_actions: int
     start: int
-    state_bound: int  # upper bound on the number of states, for union bounds
-    pair_bound: int  # upper bound on the number of state-action pairs
+    state_bound: int  # the number of states; if it is not declared, one more than a run may meet
+    pair_bound: int | None  # upper bound on the number of state-action pairs; None if the states are not declared
     start_is_certain: bool  # False: the fixed start is an assumption, and certificates spend some delta on it
     # Whether to treat unavailable actions as absent (TransitionCounts.mark_absent_pairs); the method decides.
     # If False, they lead to the start in a known model, and are passed to env.step otherwise.

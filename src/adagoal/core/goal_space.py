@@ -47,10 +47,10 @@ class GoalSpace:
     NAMES_SCHEMA: ClassVar[dict[str, Any]] = {"type": "array", "items": {"type": "string", "maxLength": 10_000}}
 
     def __init__(
-        self, memberships: Longs, goal_bound: int, chosen: Longs | None = None, labeler: GoalLabeler | None = None
+        self, memberships: Longs, goal_bound: float, chosen: Longs | None = None, labeler: GoalLabeler | None = None
     ) -> None:
         self.goals_of_states = memberships  # [S, W]
-        self.goal_bound = goal_bound  # upper bound on the number of goals, for union bounds
+        self.goal_bound = goal_bound  # upper bound on the number of goals, for union bounds; infinite if there is none
         # Of the goals known so far [G]; None: goals are states.
         self.names: list[str] | None = None if labeler is None else list(labeler.names)
         self.chosen_states = chosen  # the states that are goals; None: all of them
@@ -61,15 +61,15 @@ class GoalSpace:
         self._is_final = False
 
     @staticmethod
-    def from_states(n_states: int, bound: int, chosen: Longs | None = None) -> GoalSpace:
-        """Make every state, or every state of ``chosen``, a goal; ``bound`` is that on the number of states."""
+    def from_states(n_states: int, bound: float, chosen: Longs | None = None) -> GoalSpace:
+        """Make every state, or every state of ``chosen``, a goal; ``bound`` is that on the number of states, or inf."""
         space = GoalSpace(np.zeros((0, 1), np.int64), bound if chosen is None else len(chosen), chosen)
         space.grow_states(n_states)
         return space
 
     @staticmethod
-    def from_labeler(labeler: GoalLabeler, n_states: int, bound: int) -> GoalSpace:
-        """Make a space of the labeler's goals, without members yet; ``bound`` is that on the number of states."""
+    def from_labeler(labeler: GoalLabeler, n_states: int, bound: float) -> GoalSpace:
+        """Make a space of the labeler's goals, without members yet; ``bound`` as in :meth:`from_states`."""
         empty = np.full((n_states, max(len(labeler.names), 1)), -1)
         return GoalSpace(empty, bound if labeler.discovers_goals else len(labeler.names), labeler=labeler)
 

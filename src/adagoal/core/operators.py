@@ -6,7 +6,7 @@ radii r_low (lemma 1), r (lemma 2) and the unseen mass q (lemma 3),
 
     Low  = m - r_low m - 1.02 max{ sqrt(2 r_low max(Var, 2 r_low (0.01 C)^2)), 0.01 Var/C },
            and at least (1-q) f(s') if s' is the only observed successor
-    Low  = max{ min f, m - sqrt(2 r Var) - r (m - min f) }      if all successors are known
+    Low  = (1-q) max{ min f, m - sqrt(2 r Var) - r (m - min f) }      in the ball of lemma 2
     Up   = (1-q) min{ max f, m + sqrt(2 r Var) + r (max f - m) } + q top
 
 These are the closed forms. The ``solve_*`` functions search the one-dimensional dual of lemma 4 instead, at about
@@ -57,9 +57,9 @@ def closed_form_low(mean, variance, r, cap, sure):  # type: ignore[no-untyped-de
 
 
 @compiled_helper(**VECTOR_MATH_OPTIONS)
-def closed_form_low_complete(mean, variance, least, r):  # type: ignore[no-untyped-def]
-    """Low from lemma 2 if all successors are known; ``least`` is their smallest value."""
-    return max(mean - math.sqrt(2.0 * r * variance) - r * (mean - least), least)
+def closed_form_low_in_ball(mean, variance, least, r, q):  # type: ignore[no-untyped-def]
+    """Low from lemmas 2 and 3, for any function; ``least`` is the smallest value of an observed successor."""
+    return (1.0 - q) * max(mean - math.sqrt(2.0 * r * variance) - r * (mean - least), least)
 
 
 @compiled_helper(**VECTOR_MATH_OPTIONS, forceinline=True)
@@ -116,10 +116,10 @@ def solve_low_dual(x, b, model, cap, V, variance, mean):  # type: ignore[no-unty
 
 
 @compiled_helper
-def solve_low_dual_complete(x, b, model, V, variance, mean, least):  # type: ignore[no-untyped-def]
-    """Low of V[:, b] from the dual of lemma 2, if all successors are known; ``least`` is their smallest value."""
+def solve_low_dual_in_ball(x, b, model, V, variance, mean, least):  # type: ignore[no-untyped-def]
+    """Low of V[:, b] from the dual of lemma 2; ``least`` is the smallest value of an observed successor."""
     above = 0.0 if variance <= 0.0 else _maximise_dual(x, b, model, V, variance, mean - least, least, 1.0)
-    return least + max(above, 0.0)
+    return (1.0 - model.q[x]) * (least + max(above, 0.0))
 
 
 @compiled_helper
@@ -168,7 +168,7 @@ class LocalLowerBounds(NamedTuple):
     probing: bool
     q: Floats  # [X] bounds on the mass of successors never observed
     log: float  # l: the radius of a pair with n tries is l/n
-    complete: Bools  # [X] pairs whose successors are all known; their bounds use lemma 2
+    uses_ball: Bools  # [X] pairs whose bounds use lemma 2 instead of lemma 1
     p: Floats  # [X, K] frequencies of these pairs at the last plan
     r: Floats  # [X] radii of these pairs at the last plan
     cap: float  # C
@@ -192,17 +192,18 @@ def _greedy_backup(state, V, local, successor, count, support, n):  # type: igno
             continue
         if support[x] == 1:
             value += closed_form_low(V[np.uintp(successor[x, 0])], 0.0, local.log / n[x], local.cap, 1.0 - local.q[x])
-        elif local.complete[x]:
+        elif support[x] > 1 and local.uses_ball[x]:
             # Differences from V(s) are small, so mean(d^2) - mean(d)^2 loses fewer digits. It may still come out
             # negative, hence the max with 0 before the square root.
             m, square, own, least = 0.0, 0.0, V[s], np.inf
-            # If the user declared too few successors (`branching`), p is narrower than the support.
+            # Successors that were found since the last plan have p = 0, and p may be narrower than the support. The
+            # bound holds for the successors of the last plan, with their q.
             for k in range(min(support[x], local.p.shape[1])):
                 d = V[np.uintp(successor[x, k])] - own
                 m += local.p[x, k] * d
                 square += local.p[x, k] * d * d
                 least = min(least, d)
-            value += closed_form_low_complete(m + own, max(square - m * m, 0.0), least + own, local.r[x])
+            value += closed_form_low_in_ball(m + own, max(square - m * m, 0.0), least + own, local.r[x], local.q[x])
         elif support[x] > 1:
             m, square, own, scale = 0.0, 0.0, V[s], 1.0 / n[x]
             for k in range(support[x]):

@@ -252,7 +252,7 @@ class RolloutWorkers:
                 worker.send("play_tests", cycle, own, flat_tests[:, part], self._rounds_of_copy(copy))
 
     def _rounds_of_copy(self, copy: int) -> Rounds:
-        # copy 0 is last, because it has played a training episode
+        # copy 0 is last, because it has played an episode of training
         return slice((copy - 1) % self._copies, None, self._copies)
 
     def collect_cycle(self) -> CycleRollouts:

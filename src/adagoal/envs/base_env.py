@@ -120,12 +120,19 @@ class BaseEnv:
     }
 
     def __init__(
-        self, name: str, n_actions: int, start: int, state_bound: int, initial_states: int, start_is_certain: bool
+        self,
+        name: str,
+        n_actions: int,
+        start: int,
+        state_bound: int,
+        initial_states: int,
+        start_is_certain: bool,
+        states_declared: bool = True,
     ) -> None:
         self.name, self.n_actions, self.start = name, n_actions, start
         self.state_bound, self.initial_states = state_bound, initial_states
         # The union over pairs is fixed before the first step, so it is over the pairs that could exist.
-        self.pair_bound = state_bound * n_actions
+        self.pair_bound = state_bound * n_actions if states_declared else None
         self.start_is_certain, self.uses_action_masks = start_is_certain, True
         self.mixture: LinearMixture | None = None
         self._diagnostics = Diagnostics()
@@ -163,7 +170,8 @@ class MonitoredEnv(BaseEnv, ABC):
     def __init__(self, name: str, properties: EnvProperties) -> None:
         n_actions, start, state_bound, initial_states, has_virtual_start, *_ = properties
         # Every reset leads to a virtual start by definition. Any other start is inferred from resets that agreed.
-        super().__init__(name, n_actions, start, state_bound, initial_states, start_is_certain=has_virtual_start)
+        declared = properties.first_states is None
+        super().__init__(name, n_actions, start, state_bound, initial_states, has_virtual_start, declared)
         self.layout: GridLayout | None = None
         self.start_label = properties.start_label
         self._markov_tests = MarkovTests(n_actions)

@@ -65,8 +65,10 @@ class IndexedEnv:
             self.start = len(self.state_numbers) if self.has_virtual_start else self.state_numbers[start_keys.pop()]
             self.state_bound = self.initial_states = len(self.state_numbers) + self.has_virtual_start
         else:
-            self.start, self.state_bound = 0, max_states or DEFAULT_MAX_STATES
-            self.initial_states = min(INITIAL_STATES, self.state_bound)
+            max_states = max_states or DEFAULT_MAX_STATES
+            # One row more than states: the last row stands for all states never met, whose number is not known.
+            self.start, self.state_bound = 0, max_states + 1
+            self.initial_states = min(INITIAL_STATES, max_states)
             self.state_numbers = {} if self.has_virtual_start else {start_keys.pop(): 0}
             # The key of a state machine is its label; other observations may be long.
             has_key = backend.spaces.key_format["kind"] == "key" and not self.has_virtual_start
@@ -113,10 +115,9 @@ class IndexedEnv:
     def add_new_state(self, key: StateKey, label: str) -> int:
         """Give a new state the next number."""
         state = len(self.labels)
-        # The union bounds of the certificates are over state_bound states, so one more cannot be admitted.
-        if state >= self.state_bound:
+        if state + 1 >= self.state_bound:
             raise InputError(
-                f"{self.name} has more than {self.state_bound} states; give a larger number "
+                f"{self.name} has more than {self.state_bound - 1} states; give a larger number "
                 "(if they never end, the observations are not discrete)",
                 "max_states",
             )
@@ -221,7 +222,7 @@ class IndexedEnv:
         if not len(labels) - self.has_virtual_start == len(numbers) == len(saved):
             raise ValueError("the states do not have one number and one label each")
         same_start = self.has_virtual_start or list(numbers)[:1] == list(self.state_numbers)[:1]
-        if len(labels) > self.state_bound or not same_start:
+        if len(labels) >= self.state_bound or not same_start:
             raise ValueError("the states are not those of this environment")
         self.state_numbers, self.labels = numbers, labels
 

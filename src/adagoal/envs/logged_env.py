@@ -16,7 +16,6 @@ from adagoal.core.transition_data import TransitionCounts
 from adagoal.core.types import Bools, Floats, Longs, ObservedStates
 from adagoal.envs.assumption_tests import MarkovTests
 from adagoal.envs.base_env import BaseEnv
-from adagoal.envs.env_backends import DEFAULT_MAX_STATES
 from adagoal.envs.recorded_transitions import EVENT_START, RecordedTransitions, describe_states, find_value
 
 
@@ -25,7 +24,7 @@ class LoggedEnv(BaseEnv):
 
     ``start``: the state to which the reset leads; None: the state in which all episodes of the log begin; "random":
     a virtual start, whose only action draws the first state of an episode. ``actions``: all actions, if the log lacks
-    some. ``n_states``: bound on the number of states, seen or not.
+    some. ``n_states``: the number of states, seen or not, or a bound on it; None if it is not known.
     """
 
     layout = None  # a log has no map
@@ -40,16 +39,16 @@ class LoggedEnv(BaseEnv):
         self.log = log
         self.action_labels = _action_labels(log, actions)
         start_state, is_virtual, is_certain = _find_start(log, start)
-        n_known = len(log.states) + is_virtual
-        state_bound = max(DEFAULT_MAX_STATES, n_known) if n_states is None else n_states
-        if n_states is None and n_known > DEFAULT_MAX_STATES:
-            text = f"the log has {n_known:,} states; give a bound on the number of states that exist"
-            raise InputError(f"{text} (the default is {DEFAULT_MAX_STATES:,})", "n_states")
+        if is_virtual:
+            # Its number is the first, because states are numbered in the order of their discovery.
+            log = self.log = log.with_first_state(EVENT_START)
+        n_known = len(log.states)
+        state_bound = n_known + 1 if n_states is None else n_states
         if not isinstance(state_bound, int) or state_bound < n_known:
             raise InputError(f"must be a whole number, at least the {n_known:,} of the log, got {n_states}", "n_states")
         sizes = len(self.action_labels), start_state, state_bound, n_known
-        super().__init__(log.name, *sizes, start_is_certain=is_certain)
-        self.labels = tuple(to_single_line(state) for state in log.states) + (EVENT_START,) * is_virtual
+        super().__init__(log.name, *sizes, is_certain, states_declared=n_states is not None)
+        self.labels = tuple(to_single_line(state) for state in log.states)
         self._has_virtual_start = is_virtual
         self.terminal: Bools = np.zeros(n_known, bool)  # [S]
         self.terminal[log.next_state[log.terminated]] = True
@@ -111,7 +110,9 @@ class LoggedEnv(BaseEnv):
     def assign_states_to_goals(self, space: GoalSpace) -> bool:
         """Add all states of the log; the observation is the state as the log has it."""
         for number, state in enumerate(self.log.states):
-            space.add_state(number, state, self.labels[number])
+            # A virtual start has no observation, so it belongs to no goal.
+            if not (self._has_virtual_start and number == self.start):
+                space.add_state(number, state, self.labels[number])
         return self.state_bound == self.initial_states
 
     def observed_states(self) -> ObservedStates | None:
@@ -168,4 +169,4 @@ def _find_start(log: RecordedTransitions, start: Any) -> tuple[int, bool, bool]:
         # In an event log the start is the beginning of a case, by definition.
         is_event_log = log.states[int(first[0])] == EVENT_START
         return int(first[0]), False, is_event_log
-    return len(log.states), True, True
+    return 0, True, True

@@ -165,8 +165,8 @@ class ParallelEnv(MonitoredEnv):
         """Count the transitions of worker i; return whether they end the rollout."""
         virtual = self._properties.has_virtual_start
         n_new = sum(key not in self._state_numbers for key, _ in record.new_states)
-        if len(self._state_numbers) + virtual + n_new > self.state_bound:
-            text = f"{self.name} has more than {self.state_bound} states; give a larger number"
+        if len(self._state_numbers) + virtual + n_new >= self.state_bound:
+            text = f"{self.name} has more than {self.state_bound - 1} states; give a larger number"
             # Without numbers for the new states none of its transitions can be counted.
             record = record._replace(transitions=record.transitions[:0], new_states=[], masks={}, mask_conflicts=[])
             record = record._replace(failure=WorkerFailure.from_exception(InputError(text, "max_states")))

@@ -13,7 +13,7 @@ import io
 import itertools
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -37,7 +37,7 @@ class RecordedTransitions:
     """N transitions in the order in which they were recorded."""
 
     name: str  # of the file; empty without a file
-    states: tuple[Any, ...]  # the value of every state, by number
+    states: tuple[Any, ...]  # the value of every state, by number, in the order of their first use
     actions: tuple[Any, ...]  # the value of every action, by number
     state: Longs  # [N]
     action: Longs  # [N]; -1 for the reset
@@ -50,6 +50,10 @@ class RecordedTransitions:
 
     def __len__(self) -> int:
         return len(self.state)
+
+    def with_first_state(self, value: Any) -> RecordedTransitions:
+        """Return the same transitions with one state more, number 0, that none of them has."""
+        return replace(self, states=(value, *self.states), state=self.state + 1, next_state=self.next_state + 1)
 
     def fail_at(self, i: int, text: str) -> NoReturn:
         """Raise an input error about transition ``i``."""
@@ -341,9 +345,13 @@ def _transitions_of_cases(name: str, activities: tuple[Any, ...], activity: Long
     states = (EVENT_START, *activities, EVENT_END)
     if len(set(states)) < len(states):
         raise _error(name, f"{EVENT_START} and {EVENT_END} cannot be activities; rename them")
-    moves = np.zeros(n_transitions, np.int64)
+    moves, terminated = np.zeros(n_transitions, np.int64), next_state == end
+    # Activities were numbered in the order of the file; transitions are counted case by case.
+    numbering = _Numbering()
+    state, next_state = numbering.number_all(_interleave(state, next_state)).reshape(-1, 2).T.copy()
+    states = tuple(states[number] for number in numbering)
     return RecordedTransitions(
-        name, states, (EVENT_ACTION,), state, moves, next_state, next_state == end, True, begins_episode
+        name, states, (EVENT_ACTION,), state, moves, next_state, terminated, True, begins_episode
     )
 
 

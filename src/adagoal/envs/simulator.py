@@ -51,16 +51,16 @@ class ModelSimulator(BaseEnv):
         self._max_successors = int(np.diff(mdp.indptr).max())
         self._absent_pairs = np.flatnonzero(mdp.absent)
         # Absent pairs are known, so union bounds need not include them.
-        self.pair_bound -= len(self._absent_pairs)
+        self.pair_bound = mdp.n_states * mdp.n_actions - len(self._absent_pairs)
         self._position = np.array([mdp.start, -1, 0])  # state, goal column (-1: none), steps of the episode
         self._numbering: StateNumbering | None = None  # None: the numbers of the model
 
-    def number_states_if_large(self) -> None:
+    def number_states_if_large(self, least: int = MIN_LARGE_STATES) -> None:
         """Number the states of a large model in the order in which they are met; call it before the run.
 
         The start is then state 0. Gymnasium environments and mixtures keep their numbers.
         """
-        if self.mdp.n_states < MIN_LARGE_STATES or self._n_observations is not None or self.mixture is not None:
+        if self.mdp.n_states < least or self._n_observations is not None or self.mixture is not None:
             return
         self._numbering, self.start = StateNumbering(self.mdp), 0
         self.initial_states = min(INITIAL_STATES, self.mdp.n_states)

@@ -39,7 +39,7 @@ class EmpiricalModel(NamedTuple):
     r_low: Floats  # [X] radius for one fixed function per goal, successors anywhere (lemma 1)
     r: Floats  # [X] radius for all functions at once, on the observed successors (lemma 2)
     q: Floats  # [X] bound on the mass of successors never observed (lemma 3)
-    complete: Bools  # [X] pairs whose successors are all known: q is 0, and lower bounds use r instead of r_low
+    uses_ball: Bools  # [X] pairs whose lower bounds use r instead of r_low
     quiet: Floats  # [X] visits inside the window, 0 outside (lemma 3b)
     quiet_log: float  # sum_x quiet[x] ln(1/(1 - unseen mass of x)) is at most this
     terminal: Bools  # [S]

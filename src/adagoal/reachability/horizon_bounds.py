@@ -20,7 +20,7 @@ import numpy as np
 from numba.extending import overload
 
 from adagoal.core.compiled_code import compiled
-from adagoal.core.operators import VECTOR_MATH_OPTIONS, closed_form_low_complete, closed_form_up
+from adagoal.core.operators import VECTOR_MATH_OPTIONS, closed_form_low_in_ball, closed_form_up
 from adagoal.core.types import Bools, Longs
 from adagoal.planning.robust_sweeps import extreme_mean
 
@@ -68,7 +68,7 @@ def _ball_bounds(x, model, up, low, out):  # type: ignore[no-untyped-def]
             out[5, j] += p * (low[s, j] - out[3, j]) ** 2
     for j in range(B):
         out[0, j] = closed_form_up(out[2, j], out[4, j], out[6, j], r, q, 1.0)
-        out[1, j] = (1.0 - q) * closed_form_low_complete(out[3, j], out[5, j], out[7, j], r)
+        out[1, j] = closed_form_low_in_ball(out[3, j], out[5, j], out[7, j], r, q)
 
 
 def _interval_bounds(x, model, up, low, out):  # type: ignore[no-untyped-def]

@@ -15,7 +15,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from adagoal.certified.events import (
-    DELTA_SHARES,
     ConfidenceSets,
     PairCounts,
     UnseenMassWindow,
@@ -35,10 +34,10 @@ FIRST_RESTART = 64  # tries before the first restart, which a pair with few trie
 class RestartedBalls(ConfidenceSets):
     """Confidence sets whose balls use the counts since one of the last two restarts."""
 
+    uses_lemma_1 = False
+
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        # Lemma 1 is not used, so lemma 2 has its share, too.
-        self.union_logs[1] -= math.log((DELTA_SHARES[0] + DELTA_SHARES[1]) / DELTA_SHARES[1])
         X, K = self.counts.successor.shape
         # [2, X, K] counts at the restart in use, and at the next one; [3, X] their numbers, and the support of both
         self.prior_counts: Longs = np.zeros((2, X, K), np.int64)
@@ -48,9 +47,8 @@ class RestartedBalls(ConfidenceSets):
         """Restart pairs that are due, and compute their balls and unseen mass again."""
         c = self.counts
         tally = PairCounts(c.count, c.recent, c.support, c.n, c.settled)
-        update_restarted_radii(
-            pairs, tally, self.prior_counts, self.restarts, self.union_logs, self.branching, self._radii
-        )
+        logs = self.union_logs, self._pair_logs
+        update_restarted_radii(pairs, tally, self.prior_counts, self.restarts, *logs, self.branching, self._radii)
 
     def grow_arrays(self) -> None:
         """Follow the counts to more pairs and successors."""
@@ -99,7 +97,7 @@ class RestartedBalls(ConfidenceSets):
 
 
 @compiled
-def update_restarted_radii(pairs, tally, prior, restarts, logs, branching, out):  # type: ignore[no-untyped-def]
+def update_restarted_radii(pairs, tally, prior, restarts, logs, pair_logs, branching, out):  # type: ignore[no-untyped-def]
     """Restart these pairs if due, and write their frequencies and radii into ``out`` (PairRadii)."""
     recent, settled = tally.recent.copy(), tally.settled.copy()
     own = PairCounts(tally.counts, recent, tally.support, tally.n, settled)
@@ -121,5 +119,5 @@ def update_restarted_radii(pairs, tally, prior, restarts, logs, branching, out):
             out.p_split[x, k] = recent[x, k] / fresh if fresh > 0 else out.p[x, k]
         # The j-th restart, from 0, has the share 1 / ((j + 1)(j + 2)) of the event of its pair and support.
         share = math.log((restarts[0, x] + 1.0) * (restarts[0, x] + 2.0))
-        out.r[x] = observed_ball_radius(x, own, logs[1] + share)
-        out.q[x] = unseen_mass_bound(n - tally.settled[x], o, logs[2]) if o < branching else 0.0
+        out.r[x] = observed_ball_radius(x, own, logs[1] + pair_logs[x] + share)
+        out.q[x] = unseen_mass_bound(n - tally.settled[x], o, logs[2] + pair_logs[x]) if o < branching else 0.0

@@ -176,7 +176,7 @@ def settings_panel(source: ExplorationSource) -> PanelContent:
         "seed": setting.seed,
         "budget": "none" if setting.budget is None else f"{setting.budget:,}",
         "start seed": "none" if setting.start_seed is None else setting.start_seed,
-        "bound on states": "from the environment" if setting.max_states is None else setting.max_states,
+        "most states": "from the environment" if setting.max_states is None else setting.max_states,
         "steps": f"{result.steps:,}",
         "episodes": f"{result.episodes:,}",
         "plans": f"{result.plans:,}",

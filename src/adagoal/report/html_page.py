@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from itertools import groupby
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -81,13 +81,13 @@ class ReportPage:
             "loader": _read_static_file("loader.js"),
             "panels": "".join(map(_read_static_file, ("common.js", *names))),
         }
-        bokeh, licence = _packed_bokeh()
+        bokeh = _packed_bokeh()
         groups = [(group, list(part)) for group, part in groupby(self.contents, lambda pair: pair[0].group)]
-        policy = _content_security_policy((bokeh.sha256, *map(_script_hash, scripts.values())))
-        texts = {"policy": policy, "style": _read_static_file("page.css"), "bokeh": bokeh.text, "licence": licence}
+        policy = _content_security_policy((bokeh["sha256"], *map(_script_hash, scripts.values())))
+        texts = {"policy": policy, "style": _read_static_file("page.css")}
         block = base64.b64encode(self.pack_data()).decode()
         template = _template_environment().get_template("page.html")
-        return template.render(page=self, groups=groups, live=live, scripts=scripts, block=block, **texts)
+        return template.render(page=self, groups=groups, live=live, scripts=scripts, block=block, bokeh=bokeh, **texts)
 
     def save(
         self, folder: Path, kind: RunKind, files: Mapping[str, FileContent], figures: Mapping[str, Figure]
@@ -153,30 +153,17 @@ def _read_static_file(name: str | Path) -> str:
 
 
 @cache
-def _bokeh_files() -> tuple[tuple[str, ...], dict[str, str]]:
-    """Return the scripts of BokehJS, and the version and licence of Bokeh."""
+def _packed_bokeh() -> dict[str, str]:
+    """Return BokehJS compressed, the hash under which the browser may run it, and its version and licence."""
     # Copied from the Bokeh package, which with its dependencies would be a tenth of the installation.
     version, folder = "3.9.2", Path(__file__).parent / "static" / "bokeh"
     # The core and the plotting functions. Widgets are left out: the page uses the controls of the browser.
-    files = (folder / f"{name}-{version}.min.js" for name in ("bokeh", "bokeh-api"))
-    scripts = tuple(f"/* BEGIN {file.name} */\n{file.read_text(encoding='utf-8')}" for file in files)
+    files = [folder / f"{name}-{version}.min.js" for name in ("bokeh", "bokeh-api")]
+    script = "\n".join(f"/* BEGIN {file.name} */\n{file.read_text(encoding='utf-8')}" for file in files)
     licence = (folder / "LICENSE.txt").read_text(encoding="utf-8").strip()
-    return scripts, {"version": version, "text": licence}
-
-
-class PackedScript(NamedTuple):
-    """A script as compressed text, which ``loader.js`` unpacks, and the hash under which the browser may run it."""
-
-    text: str
-    sha256: str
-
-
-@cache
-def _packed_bokeh() -> tuple[PackedScript, dict[str, str]]:
-    """Return BokehJS compressed, which makes the page less than half as large, and the licence of Bokeh."""
-    scripts, licence = _bokeh_files()
-    joined = "\n".join(scripts)
-    return PackedScript(base64.b64encode(zlib.compress(joined.encode())).decode(), _script_hash(joined)), licence
+    # Compressed, the page is less than half as large; loader.js unpacks it.
+    packed = base64.b64encode(zlib.compress(script.encode())).decode()
+    return {"packed": packed, "sha256": _script_hash(script), "version": version, "licence": licence}
 
 
 @cache

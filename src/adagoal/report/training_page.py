@@ -222,13 +222,6 @@ def video_panel(source: TrainingSource) -> PanelContent | None:
     return PanelContent(html=render_macro("training.html", "video", N_FRAMES, picture))
 
 
-def hint_panel(source: TrainingSource) -> PanelContent | None:
-    """Return how to measure success by distance, if it was not measured."""
-    if source.past.tests or source.evaluated:
-        return None
-    return PanelContent(html=render_macro("training.html", "evaluate_hint", quote(str(source.record.path))))
-
-
 def settings_panel(source: TrainingSource) -> PanelContent:
     """Return the settings of the first run."""
     values = source.record.configs[0].to_json() | {"method": source.record.data["method"]}
@@ -246,7 +239,6 @@ PANELS: tuple[Panel[TrainingSource], ...] = (
     Panel("video", "Video", video_panel, ("video.js",), "pair wide"),
     Panel("curves", "Curves", lambda run: curve_page.curves_panel(training_plots(run)), ("curves.js",)),
     Panel("tables", "", lambda run: curve_page.tables_panel(training_tables(run)), ("tables.js",)),
-    Panel("hint", "", hint_panel),
     Panel("settings", "", settings_panel),
 )
 """The page from top to bottom."""

@@ -31,7 +31,6 @@ from adagoal.core.precompilation import compile_group
 from adagoal.core.random_streams import restore_rng_state
 from adagoal.core.transition_data import TransitionCounts, TransitionLog
 from adagoal.envs import model_sources
-from adagoal.envs.simulator import ModelSimulator
 from adagoal.goal_rules import GoalRule
 from adagoal.runs.exploration_files import RUN_HISTORY_SCHEMA
 from adagoal.runs.job import JobMonitor, SaveFiles, run_job
@@ -331,13 +330,11 @@ def _cost_and_view(run: ExplorationRun) -> dict[str, Any]:
 
 
 def _unverified_assumptions(setting: ExplorationSettings, run: ExplorationRun) -> list[str]:
-    """Return warnings about what adagoal cannot check if states are numbered as they are found."""
+    """Return warnings about names that no state has had so far, if states are numbered as they are found."""
     # A wrong predicate looks like a goal that cannot be reached, so a goal without states is worth a warning.
     visited = run.goal_space.goals_of_states[: run.counts.n_states]
     names = enumerate(run.goal_space.names or ())
     lines = [f"no state of the goal {name} was met" for g, name in names if not (visited == g).any()]
     # A misspelt label would make a certificate without the safety that the user asked for.
     lines += [f"avoid: no state was called {name!r}" for name in goal_spec.find_unmet_labels(setting, run.env)]
-    if run.counts.seen.sum() == run.env.state_bound and not isinstance(run.env, ModelSimulator):
-        lines.append("the certificates assume that no other states exist than those met (max_states)")
     return lines

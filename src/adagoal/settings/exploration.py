@@ -87,7 +87,7 @@ class ExplorationSettings:
     )
     max_states: int | None = setting_field(
         None,
-        "Bound on the number of states, if the environment does not declare one.",
+        "Most states that a run may meet, if the environment does not declare their number.",
         "Above the number of integer observations, an observation that ends the episode is a state of its own.",
         low=2,
         high=2**62,

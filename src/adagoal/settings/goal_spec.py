@@ -16,6 +16,7 @@ the caller must give again; a file that only the folder names runs only if the c
 from __future__ import annotations
 
 import difflib
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, cast
 
@@ -150,13 +151,14 @@ def build_goal_space(setting: ExplorationSettings, env: TabularEnv, code: GoalCo
     if n_states < bound and str(setting.radius).startswith("all"):
         text = 'the states of this environment are numbered as they are found; use "auto" with a budget, not "all"'
         raise InputError(text, "radius")
+    most = math.inf if env.pair_bound is None else bound
     if setting.goal_sets is None:
-        return GoalSpace.from_states(n_states, bound, _check_goal_states(setting.goal_space, env))
+        return GoalSpace.from_states(n_states, most, _check_goal_states(setting.goal_space, env))
     check_goal_description(setting.goal_sets)
     labeler = _make_goal_labeler(setting.goal_sets, env, code)
     if not hasattr(env, "assign_states_to_goals"):
         raise InputError(f"{env.name} does not say what is observed in its states; give states as goals", "goals")
-    goals = GoalSpace.from_labeler(labeler, n_states, bound)
+    goals = GoalSpace.from_labeler(labeler, n_states, most)
     all_states_known = env.assign_states_to_goals(goals)
     # Inspection only: the names and members of the checkpoint replace these when it is restored.
     if isinstance(labeler, StoredLabeler):
@@ -173,7 +175,7 @@ def build_goal_space(setting: ExplorationSettings, env: TabularEnv, code: GoalCo
         and labeler.names_single_states
         and all(goals.states_of_goal(g).sum() == 1 for g in goals.goal_numbers)
     ):
-        return GoalSpace.from_states(n_states, bound, np.unique(np.nonzero(goals.goals_of_states >= 0)[0]))
+        return GoalSpace.from_states(n_states, most, np.unique(np.nonzero(goals.goals_of_states >= 0)[0]))
     return goals
 
 

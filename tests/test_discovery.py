@@ -1,0 +1,210 @@
+"""Environments that do not declare how many states they have: the union over the order of discovery (lemma 14)."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import adagoal
+from adagoal.certified.explorer import CertifiedExplorer
+from adagoal.core.errors import InputError
+from adagoal.core.transition_data import TransitionCounts
+from adagoal.envs import toy_models
+from adagoal.envs.logged_env import LoggedEnv
+from adagoal.envs.model import TabularMDP, model_from_rows
+from adagoal.envs.recorded_transitions import read_transitions
+from adagoal.exact.solver import is_at_most
+from adagoal.reachability.restarted_balls import RestartedBalls
+from experiments import discovery
+from experiments.discovery import Queue
+from experiments.exact_policies import optimal_values
+from model_env import PairEnv, with_terminal
+from test_parallel_env import InProcessWorker, in_process, plain, vector  # noqa: F401
+
+DELTA = 0.1
+
+
+def queue_model(size: int) -> TabularMDP:
+    """The queue up to a length. It rises by one, so a goal's value does not depend on longer queues."""
+    rows = []
+    for n in range(size):
+        for rise, fall in ((0.1, 0.6), (0.7, 0.1)):
+            row = dict.fromkeys((n, min(n + 1, size - 1), max(n - 1, 0)), 0.0)
+            row[min(n + 1, size - 1)] += rise
+            row[max(n - 1, 0)] += fall
+            row[n] += 1.0 - rise - fall
+            rows.append({state: p for state, p in row.items() if p > 0})
+    return model_from_rows(rows, 2, name="queue")
+
+
+@pytest.fixture(scope="module")
+def certified_queue() -> adagoal.Result:
+    return adagoal.explore(Queue(), 12.0, 2.0, DELTA, seed=5)
+
+
+def test_a_queue_of_any_length_is_certified_within_its_radius(certified_queue: adagoal.Result) -> None:
+    result = certified_queue
+    assert result.status == "certified"
+    # Lengths are discovered one by one, so a length is the number of its state.
+    size = result.arrays["policy"].shape[2]
+    assert [result.label(g) for g in result.goals] == ["start", *(f"[{n}]" for n in range(1, len(result.goals)))]
+    assert adagoal.audit(result, queue_model(size)).ok
+    assert adagoal.audit(result, queue_model(size)).certificates
+    exact = optimal_values(queue_model(size))[0]
+    assert {g for g in range(size) if exact[g] <= 12.0} <= set(result.goals)
+    assert not any("states" in line for line in result.warnings)
+
+
+def test_max_states_does_not_change_the_bounds() -> None:
+    """More than the rows of the first arrays, so these are the same too."""
+    small, large = (adagoal.explore(Queue(), 6.0, 2.0, max_states=most) for most in (100, 10**7))
+    assert small.status == "certified"
+    assert (small.steps, small.certificates) == (large.steps, large.certificates)
+
+
+@pytest.mark.parametrize("starts", [(0,), (0, 3)])
+@pytest.mark.parametrize("extra", [0, 1, 500])
+def test_finite_model_is_certified_with_exact_or_larger_max_states(starts: tuple[int, ...], extra: int) -> None:
+    mdp = with_terminal(toy_models.random_sparse(n_states=5, n_actions=2, seed=2), 4)
+    n_states = 5 + (len(starts) > 1)
+    result = adagoal.explore(PairEnv(mdp, starts), 20.0, 4.0, max_states=n_states + extra)
+    assert result.status == "certified"
+    assert len(result.goals) == n_states
+    # The virtual start of the second case is not a state of the model.
+    exact = optimal_values(mdp)[0]
+    for goal in result.goals[1:] if len(starts) == 1 else ():
+        a, b = result.label(goal).removesuffix(" (end)").strip("[]").split()
+        lower, upper = result.certificate(goal)
+        assert is_at_most(lower, exact[7 * int(a) + int(b)])
+        assert is_at_most(exact[7 * int(a) + int(b)], upper)
+
+
+def test_more_states_than_max_states_give_one_line_error() -> None:
+    mdp = toy_models.random_sparse(n_states=5, n_actions=2, seed=2)
+    with pytest.raises(InputError, match=r"max_states: .* has more than 4 states; give a larger number"):
+        adagoal.explore(PairEnv(mdp), 20.0, 4.0, max_states=4)
+
+
+@pytest.mark.parametrize("given", [{}, {"within": 12, "probability": 0.5}])
+def test_resume_equals_uninterrupted_run(
+    given: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    setting: dict[str, Any] = {"seed": 3, "budget": 3_000, **given}
+    setting |= {"epsilon": 0.2} if given else {"radius": 12.0, "epsilon": 1.0}
+    whole, seen = adagoal.explore(Queue(), **setting), 0
+
+    def crash(run: Any) -> None:
+        nonlocal seen
+        seen += 1
+        if seen == 7:
+            raise SystemExit  # like a kill: nothing is saved after the last checkpoint
+
+    with monkeypatch.context() as patch:
+        patch.setattr("adagoal.runs.run_folder.save_interval_elapsed", lambda since, cost: True)
+        with pytest.raises(SystemExit):
+            adagoal.explore(Queue(), **setting, out=tmp_path, observe=crash)
+    again = adagoal.resume(tmp_path, env=Queue())
+    assert again.to_dict() | {"wall_seconds": 0} == whole.to_dict() | {"wall_seconds": 0}
+    for name, array in whole.arrays.items():
+        np.testing.assert_array_equal(array, again.arrays[name])
+
+
+@pytest.mark.usefixtures("in_process")
+def test_two_workers_discover_in_one_order() -> None:
+    first, again = (adagoal.explore(vector(Queue, 2), 6.0, 2.0, seed=1, budget=400_000) for _ in range(2))
+    assert plain(first) == plain(again)
+    assert first.status == "certified"
+    model = queue_model(first.arrays["policy"].shape[2])
+    # Lengths are still discovered one by one, whoever meets them.
+    assert [first.label(g) for g in first.goals[1:]] == [f"[{n}]" for n in range(1, len(first.goals))]
+    assert adagoal.audit(first, model).ok
+
+
+def test_probabilities_of_a_queue() -> None:
+    result = adagoal.explore(Queue(), within=12, probability=0.5, epsilon=0.2, seed=1)
+    assert result.status == "certified"
+    verdict = adagoal.audit(result, queue_model(result.arrays["policy"].shape[2]))
+    assert verdict.ok
+    assert not any("states" in line for line in result.warnings)
+
+
+@pytest.mark.parametrize("kind", ["steps", "probabilities"])
+def test_the_shares_of_all_pairs_sum_to_delta(kind: str) -> None:
+    """However many states are discovered; lemma 1 has no share, so no goal needs one."""
+    counts = TransitionCounts(50_000, 2, 0)
+    if kind == "steps":
+        sets: Any = CertifiedExplorer(counts, None, 4.0, 1.0, DELTA).confidence
+    else:
+        sets = RestartedBalls(counts, None, None, math.inf, DELTA, 2**62)
+    first, second, third = np.exp(-sets.union_logs)
+    assert first == 0.0
+    weights = np.exp(-sets._pair_logs)
+    # The states that are still to come have the rest: c/(S + c).
+    assert weights.sum() == pytest.approx(1.0 - 100 / 50_100)
+    assert second + third + 0.25 * DELTA == pytest.approx(DELTA)
+    assert (np.diff(weights) <= 0).all()
+    before = sets._pair_logs.copy()
+    counts.grow_states(60_000)
+    sets.grow_arrays()
+    np.testing.assert_array_equal(sets._pair_logs[: len(before)], before)
+
+
+def test_undeclared_states_use_no_fixed_function_bound() -> None:
+    """Lemma 1 needs a function that is fixed in advance. The value of a goal that was discovered is not."""
+    counts = TransitionCounts(4, 2, 0)
+    # Pair 0 was tried often, and each successor was met half of the time. Pair 2 was never tried.
+    counts.add_steps(np.zeros(4000, np.int64), np.tile([1, 2], 2000).astype(np.int64))
+    declared, undeclared = (CertifiedExplorer(counts, states, 4.0, 1.0, DELTA) for states in (4, None))
+    for estimates in (declared, undeclared):
+        estimates.confidence.update_radii()
+    assert declared.confidence.empirical_model().r_low[0] < 0.01
+    assert undeclared.confidence.empirical_model().r_low[0] > 1e6
+    assert undeclared.confidence.uses_ball.all()
+    assert not declared.confidence.uses_ball.any()
+
+
+def test_other_methods_warn_that_they_assume_a_number_of_states() -> None:
+    result = adagoal.explore(Queue(), 3.0, 2.0, method="intervals", max_states=100, budget=500)
+    assert any("the proof of intervals assumes at most 100 states (max_states)" in line for line in result.warnings)
+
+
+def test_a_log_numbers_states_in_the_order_in_which_it_is_counted() -> None:
+    """Cases are counted one after the other, so their activities are not numbered in the order of the file."""
+    log = read_transitions({"case": [1, 2, 1, 2], "activity": ["a", "b", "c", "d"]})
+    assert log.states == ("(start)", "a", "c", "(end)", "b", "d")
+    assert [log.states[s] for s in log.state] == ["(start)", "a", "c", "(start)", "b", "d"]
+    assert [log.states[s] for s in log.next_state] == ["a", "c", "(end)", "b", "d", "(end)"]
+    assert log.terminated.tolist() == [False, False, True] * 2
+
+
+def test_the_virtual_start_of_a_log_is_its_first_state() -> None:
+    """As the last one its share of delta would depend on how many states the log has."""
+    rows = {"state": [3, 5, 4], "action": [0, 0, 0], "next_state": [4, 4, 5], "episode": [0, 1, 2]}
+    env = LoggedEnv(read_transitions(rows), "random")
+    assert (env.start, env.labels) == (0, ("(start)", "3", "4", "5"))
+    moves, landed = env.moves()
+    draws = moves == 0
+    assert landed[draws].tolist() == [1, 3, 2]
+    assert (env.pair_bound, env.initial_states, env.state_bound) == (None, 4, 5)
+
+
+def test_a_log_needs_no_number_of_states() -> None:
+    rows = [("off", "press", "on"), ("on", "press", "off")] * 2_000
+    result = adagoal.certify_data(rows, radius=2, start="off")
+    assert result.status == "certified"
+    assert sorted(result.label(goal) for goal in result.goals) == ["off", "on"]
+
+
+@pytest.mark.parametrize("family", discovery.FAMILIES)
+def test_claims_hold_where_states_are_discovered(family: str) -> None:
+    record = discovery.run_task(discovery.Task(family, "adagoal", 0.1, seed=3))
+    assert not discovery.broken(record)
+
+
+def test_weakened_bounds_are_detected() -> None:
+    records = [discovery.run_task(discovery.Task(family, "adagoal", 0.0, seed=3)) for family in ("tree", "growth")]
+    assert all(map(discovery.broken, records))
