@@ -22,7 +22,7 @@ from adagoal.sb3 import ChooseGoals, ChosenGoal
 from adagoal.sb3.callbacks import RecentStates
 
 WIDE = 4.0
-"""Candidates reach so far; the walls of the point-mass stand at 1.5."""
+"""Range of the candidate goals; the walls of the point mass are at 1.5."""
 
 
 def wide(rng: np.random.Generator, n: int) -> Floats:
@@ -319,7 +319,7 @@ def test_bad_input_gives_one_line_error() -> None:
     with pytest.raises(InputError, match=r"^model: this rule needs E"):
         made(DDPG, critics=1).learn(100, callback=chooser())
     made(DDPG, critics=1).learn(100, callback=chooser("unigoal"))
-    with pytest.raises(InputError, match=r"^rule: needs attempts, successes, which is not known"):
+    with pytest.raises(InputError, match=r"^rule: needs attempts, successes, which continuous goals do not have"):
         chooser("goid")
     with pytest.raises(InputError, match=r"^radius: "):
         chooser(radius=0.0)
