@@ -8,8 +8,8 @@ BIN = $(VENV)/bin
 FAST_XLA = --xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true --xla_cpu_use_fusion_emitters=false
 DEFAULT_XLA = tests/deep/test_extend_training.py
 NEED_WARM = tests/deep/test_docs.py tests/deep/test_shared_commands.py
-FIRST = tests/test_[a-o]*.py
-SECOND = tests/test_[p-z]*.py
+FIRST = tests/test_[a-g]*.py
+SECOND = tests/test_[h-z]*.py
 # Modules are byte-compiled when they are first imported (pip --no-compile): most installed modules never are.
 unexport PYTHONDONTWRITEBYTECODE
 PIP_INSTALL = -m pip --disable-pip-version-check --quiet install --no-compile --constraint constraints.txt

@@ -209,7 +209,7 @@ def main() -> None:
         rows.append(count_wrong(name, options.runs))
         print(rows[-1], flush=True)
     if options.out is not None:
-        write_json(options.out, {"claim": vars(CLAIM), "rows": rows})
+        write_json(options.out, {"claim": vars(CLAIM), "comparison": vars(COMPARISON), "rows": rows})
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@
 The policy plays fresh goals: half from the test goals, half from the training goals. Per folder and critics:
 
     AUC       probability that D ranks a goal that was reached within L below one that was not
+    admitted  share of the missed goals with D <= L
     rho       Spearman correlation of E with the error of D, over all goals and over the test goals alone.
               The error is |D - n| if the goal was first reached after n steps, and max(T - D, 0) if it was missed
     ratio     median error over median E in steps, on the test goals
@@ -45,10 +46,12 @@ CANDIDATES: dict[str, dict[str, Any]] = {
     "random priors": {"prior": 0.1},
     "classification": {"bins": 51},
     "goals of the space": {"space": 0.2},
+    "pessimistic start": {"start": 1.0},
 }
 """own: an independent batch for every critic. prior: a fixed random network is added to each critic, times this share
 of the range of values. bins: critics classify the cost, with a cross-entropy to the two bins around the target. space:
-share of the batch whose goals are drawn from the training space, whether or not anything was achieved there."""
+share of the batch whose goals are drawn from the training space, whether or not anything was achieved there. start: the
+critics begin at this share of the largest cost, so a goal is far until data say otherwise."""
 ENVS = 25
 UPDATES_PER_CALL = 500
 
@@ -81,8 +84,6 @@ def play(policy: Any, config: Config, sizes: Any, samplers: Any, episodes: int, 
 def auc(D: Any, reached: Any) -> float:
     """Probability that a reached goal has a smaller D than a missed one; ties count half."""
     n, ranks = int(reached.sum()), rankdata(D)
-    if n in (0, len(reached)):
-        return float("nan")
     return float(1.0 - (ranks[reached].sum() - n * (n + 1) / 2) / (n * (len(reached) - n)))
 
 
@@ -92,13 +93,13 @@ def errors_of(D: Any, steps: Any, T: int) -> Any:
 
 
 def scores(D: Any, E: Any, played: Played, config: Config) -> dict[str, float]:
-    """AUC of D, and rank correlations of E."""
+    """Numbers about D, if some goals were reached and others missed, and rank correlations of E."""
     error, test = errors_of(D, played.steps, config.horizon), played.is_test
-    return {
-        "auc": auc(D, played.steps <= config.radius),
-        "rho": float(spearmanr(E, error)[0]),
-        "rho_test": float(spearmanr(E[test], error[test])[0]),
-    }
+    found = {"rho": float(spearmanr(E, error)[0]), "rho_test": float(spearmanr(E[test], error[test])[0])}
+    missed = played.steps > config.radius
+    if 0 < missed.sum() < len(missed):
+        found |= {"auc": auc(D, ~missed), "admitted": float((D[missed] <= config.radius).mean())}
+    return found
 
 
 def novelty(goals: Any, replay: dict[str, Any], success: float) -> Any:
@@ -127,7 +128,7 @@ def variants(name: str, costs: Any, far: Any, played: Played, config: Config, ex
 
 def refit(
     config: Config, state: Any, sizes: Any, space_goals: Any, x: Any, updates: int, *, own: bool = False,
-    prior: float = 0.0, bins: int = 0, space: float = 0.0, seed: int = 0,
+    prior: float = 0.0, bins: int = 0, space: float = 0.0, start: float = 0.0, seed: int = 0,
 ) -> tuple[Any, Any]:  # fmt: skip
     """Fit critics to the replay of a run; returns costs ``[J, n]`` at inputs ``x`` and the spread of the classes."""
     replay, normalisers, actor = state.replay, state.normalisers, state.nets.actor.online
@@ -138,6 +139,9 @@ def refit(
     widths = (*widths[:-1], bins or 1)
     rng = np.random.default_rng(seed)
     critics = jax.tree.map(jnp.asarray, networks.init_network(config, rng, widths, (J,)))
+    if start:
+        layers = [*critics.online[:-1], (critics.online[-1][0], critics.online[-1][1] - start * top)]
+        critics = critics._replace(online=layers, target=layers)
     # the initial outputs of a network are of order 0.1, so the factor makes priors of order prior * top
     fixed = jax.tree.map(jnp.asarray, networks.init_layers(rng, widths, (J,)))
     centres = jnp.linspace(-top, 0.0, bins or 2)
@@ -243,8 +247,8 @@ def measure(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
     found = variants("critics of the run", online, far, played, config)
     if options.refit:
         pool = jnp.asarray(samplers[1](np.random.default_rng(options.seed), 4096), jnp.float32)
-        for name, changes in CANDIDATES.items():
-            costs, spread = refit(config, state, sizes, pool, jnp.asarray(x), options.refit, **changes)
+        for name in options.critics or CANDIDATES:
+            costs, spread = refit(config, state, sizes, pool, jnp.asarray(x), options.refit, **CANDIDATES[name])
             found |= variants(name, costs, far, played, config, spread)
     return {"about": about, "scores": found}
 
@@ -255,10 +259,11 @@ def show(runs: list[dict[str, Any]]) -> str:
     lines = ["  ".join(words) for words in texts]
     for env in dict.fromkeys(run["about"]["env"] for run in runs):
         own = [run["scores"] for run in runs if run["about"]["env"] == env]
-        lines.append(f"{env}, {len(own)} runs" + " " * 30 + "AUC    rho   rho_test")
+        columns = [key for key in ("auc", "admitted", "rho", "rho_test") if key in next(iter(own[0].values()))]
+        lines.append(f"{env}, {len(own)} runs".ljust(62) + " ".join(f"{key:>8s}" for key in columns))
         for name in own[0]:
-            means = [np.nanmean([scores[name][key] for scores in own]) for key in ("auc", "rho", "rho_test")]
-            lines.append(f"  {name:60s}" + "  ".join(f"{mean:5.2f}" for mean in means))
+            means = [np.mean([scores[name][key] for scores in own]) for key in columns]
+            lines.append(f"  {name:60s}" + " ".join(f"{mean:8.2f}" for mean in means))
     return "\n".join(lines)
 
 
@@ -268,6 +273,7 @@ def main() -> None:
     parser.add_argument("--episodes", type=int, default=400)
     parser.add_argument("--seed", type=int, default=777, help="Of the fresh goals and starts.")
     parser.add_argument("--refit", type=int, default=0, help=f"Updates of other critics, in {UPDATES_PER_CALL}s.")
+    parser.add_argument("--critics", nargs="*", choices=CANDIDATES, help="Which others; all if left out.")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     runs = []

@@ -70,13 +70,16 @@ def groups(files: list[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
 
 
 def table(files: list[dict[str, Any]]) -> str:
-    """For each group of runs, one line per test."""
+    """For each group of runs, one line per test: success at the last step, and at any step if the file has it."""
     lines = []
     for name, runs in groups(files).items():
         lines.append(f"{name}, {len(runs)} seeds")
         for points in zip(*(run["curve"] for run in runs), strict=True):
             middle, low, high = interquartile([point["success"] for point in points])
-            lines.append(f"{points[0]['steps']:>9} {middle:8.2f} [{low:.2f}, {high:.2f}]")
+            line = f"{points[0]['steps']:>9} {middle:8.2f} [{low:.2f}, {high:.2f}]"
+            if all("success_any" in point for point in points):
+                line += "   any step {:.2f} [{:.2f}, {:.2f}]".format(*interquartile([p["success_any"] for p in points]))
+            lines.append(line)
     return "\n".join(lines)
 
 

@@ -20,7 +20,6 @@ from scale import WORLDS
 OTHERS: dict[str, dict[str, Any]] = {
     "grid-8x8": {"env": "grid", "env_args": {"rows": 8, "cols": 8}, "radius": 12, "epsilon": 1.0},
     "maze-12": {"env": "maze", "env_args": {"rows": 12, "cols": 12}, "radius": 20, "epsilon": 2.0},
-    "waiting-chain": {"env": "waiting-chain", "radius": 50, "epsilon": 3.0},
     "trap-chain": {"env": "trap-chain", "radius": 12, "epsilon": 1.0},
     "random-100": {
         "env": "random-sparse",

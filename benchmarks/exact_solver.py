@@ -31,6 +31,7 @@ from adagoal.envs import toy_models
 from adagoal.envs.model import TabularMDP, model_from_rows
 from adagoal.exact import solver
 from adagoal.exact.audit import audit_policies
+from experiments import exact_policies
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from experiments.exact_policies import optimal_policy, reachable_set
@@ -137,7 +138,7 @@ def timed(work: Callable[[], Any], repeats: int = 3) -> float:
 def speed(worlds: list[TabularMDP]) -> None:
     print(f"{'all goals':<24} {'states':>6} {'reachable':>9} {'D_0 of them':>12} {'seconds':>8}")
     for mdp in worlds:
-        seconds = timed(functools.partial(solver.optimal_values, mdp), repeats=1 if mdp.n_states > 1000 else 3)
+        seconds = timed(functools.partial(exact_policies.optimal_values, mdp), repeats=1 if mdp.n_states > 1000 else 3)
         distances = solver.optimal_distances(mdp)
         reached = distances[np.isfinite(distances)]
         print(f"{mdp.name:<24} {mdp.n_states:>6} {reached.size:>9} {reached.max():>12.4f} {seconds:>8.3f}")
@@ -145,7 +146,7 @@ def speed(worlds: list[TabularMDP]) -> None:
 
 def periodic(horizon: int) -> None:
     mdp = toy_models.two_room_grid()
-    actions = optimal_policy(mdp, solver.optimal_values(mdp))
+    actions = optimal_policy(mdp, exact_policies.optimal_values(mdp))
     tables = [np.repeat(actions[None, :, g], horizon, axis=0) for g in range(mdp.n_states)]
     seconds = timed(lambda: [solver.periodic_value(mdp, table, g) for g, table in enumerate(tables)])
     print(f"two-room, 52 periodic policies, H = {horizon}: {seconds:.3f} s")
@@ -155,7 +156,7 @@ def audits(radii: tuple[float, ...]) -> None:
     mdp = toy_models.random_maze(rows=70, cols=70)
     for radius in radii:
         X = reachable_set(mdp, radius).tolist()
-        actions = optimal_policy(mdp, solver.optimal_values(mdp, X), X)
+        actions = optimal_policy(mdp, exact_policies.optimal_values(mdp, X), X)
         policies = {g: Policy(g, actions[None, :, i], mdp.reset_action) for i, g in enumerate(X)}
         seconds = timed(functools.partial(audit_policies, mdp, X, policies, radius, 1.0))
         print(f"{mdp.name}, {mdp.n_states} states, radius {radius:g}: audit of {len(X)} policies: {seconds:.2f} s")
@@ -170,7 +171,7 @@ def against_storm(cases: list[tuple[TabularMDP, list[int]]], rounds: int = 3) ->
         theirs: dict[str, list[float]] = {name: [] for name in settings}
         for _ in range(rounds):
             begin = time.process_time()
-            V = solver.optimal_values(mdp, goals)
+            V = exact_policies.optimal_values(mdp, goals)
             ours.append(time.process_time() - begin)
             for name, setting in settings.items():
                 storm.seconds = 0.0
@@ -189,7 +190,7 @@ def agreement(worlds: list[TabularMDP]) -> None:
         print("(stormpy is not installed: Storm is left out)")
     print(f"{'relative difference':<24} {'goals':>6} " + " ".join(f"{name:>15}" for name in solvers))
     for mdp in worlds:
-        V = solver.optimal_values(mdp)
+        V = exact_policies.optimal_values(mdp)
         goals = [int(g) for g in np.flatnonzero(np.isfinite(V[mdp.start]))][:: max(1, mdp.n_states // 60)]
         scale = np.maximum(V[:, goals], 1.0)
         worst = [np.abs(solver(mdp, goals) - V[:, goals]) / scale for solver in solvers.values()]
@@ -201,7 +202,6 @@ def main() -> None:
     taxi, lake = from_gymnasium(newest), from_gymnasium("FrozenLake-v1", map_name="8x8")
     small = [
         toy_models.two_room_grid(),
-        toy_models.two_room_grid(layout="right"),
         toy_models.open_grid_model(),
         lake,
         taxi,

@@ -2,7 +2,7 @@
 
     python benchmarks/sb3_reach.py --algorithm tqc --out FILE.json                    (needs the extra sb3, sb3-contrib)
     python benchmarks/sb3_reach.py --algorithm td3 --rule unigoal --out FILE.json     # plain hindsight
-    python benchmarks/sb3_reach.py --env PointMass-v0 --steps 6000 --scale 3 --radius 15 --gamma 0.96 --out FILE.json
+    python benchmarks/sb3_reach.py --env PointMass-v0 --scale 4 --radius 15 --steps 4000 --out FILE.json
     python benchmarks/sb3_reach.py --table FILE.json [FILE.json ...]                  # only print the curves
 
 Success at the last step, on the environment's own goals. One thread; wall time without the tests.
@@ -78,7 +78,7 @@ def train(options: argparse.Namespace) -> list[dict[str, float]]:
         buffer_size=max(options.steps, 10_000),
         gamma=options.gamma,
         seed=options.seed,
-        **SETTINGS,
+        **SETTINGS | {"tau": options.tau},
     )
     choose = ChooseGoals(options.rule, f"scale={options.scale}", radius=options.radius, seed=options.seed)
     tested = make_vec_env(options.env, ENVIRONMENTS, seed=10_000, wrapper_class=ChosenGoal)
@@ -109,7 +109,8 @@ def main() -> None:
     parser.add_argument("--scale", type=float, default=1.0)
     parser.add_argument("--radius", type=float, default=40.0)
     parser.add_argument("--gamma", type=float, default=0.95)
-    parser.add_argument("--steps", type=int, default=8000)
+    parser.add_argument("--tau", type=float, default=SETTINGS["tau"])
+    parser.add_argument("--steps", type=int, default=3200)
     parser.add_argument("--every", type=int, default=800)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path)

@@ -40,6 +40,7 @@ from adagoal.exact.audit import audit_policies
 from adagoal.loop import run_exploration
 from adagoal.report.curve_page import Curve, CurvePlot
 from adagoal.report.figures import COLOUR_BLIND_PALETTE, GUIDE_COLOUR
+from experiments import exact_policies
 from experiments.arena import GOAL_RULES
 from experiments.catalogue import CATALOGUE
 from experiments.coverage_worlds import FAMILIES, RIVAL, case
@@ -83,7 +84,7 @@ class Truth:
 
     def __init__(self, mdp: TabularMDP) -> None:
         self.mdp = mdp
-        self.optimal = solver.optimal_values(mdp)
+        self.optimal = exact_policies.optimal_values(mdp)
         self.first_miss: dict[str, int] = {}
         """By kind of claim, the steps at its first violation."""
         self.slack = dict.fromkeys(KINDS, math.inf)

@@ -124,3 +124,16 @@ def make_known_model(setting: ExplorationSettings) -> TabularMDP:
     model = registry.make_exact_model(setting.env, setting.env_args, setting.start_seed)
     assert model is not None, f"{setting.env} has no model"
     return model
+
+
+def waiting_chain(*, n_states: int = 5, stay: float = 0.9) -> TabularMDP:
+    """A line: action 1 stays with probability ``stay``, else goes right; action 0 returns to s0.
+
+    V*(s0 -> g) = g / (1 - stay), with a standard deviation of nearly the same size.
+    """
+    last = n_states - 1
+    rows: list[dict[int, float]] = []
+    for s in range(last):
+        rows += [{0: 1.0}, {s + 1: 1 - stay, s: stay}]
+    rows += [{0: 1.0}, {last: 1.0}]
+    return model_from_rows(rows, 2, name="waiting-chain")

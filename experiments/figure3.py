@@ -82,7 +82,7 @@ def places() -> dict[str, Longs]:
     """Return the groups of states."""
     mdp = toy_models.two_room_grid()
     assert mdp.layout is not None
-    text = toy_models.TWO_ROOM_LAYOUTS["left"].splitlines()
+    text = toy_models.TWO_ROOM_LAYOUT.splitlines()
     second = np.array([text[r][c] == "B" for r, c in mdp.layout.cells.tolist()])
     distance = np.where(second, -1.0, solver.optimal_distances(mdp))
     return {"second_room": np.flatnonzero(second), "farthest": np.sort(np.argsort(distance)[-FARTHEST:])}

@@ -21,6 +21,7 @@ from adagoal.envs.model import TabularMDP
 from adagoal.exact import solver
 from adagoal.runs.run_folder import find_saved_run
 from adagoal.settings.exploration import ExplorationSettings
+from experiments import exact_policies
 from experiments.experiment import ExperimentOptions
 from experiments.extra_models import make_known_model
 
@@ -133,7 +134,7 @@ def half_range(mdp: TabularMDP, goals: Longs, visits: Longs) -> float:
     """
     m = mdp.mixture
     assert m is not None
-    V = np.minimum(solver.optimal_values(mdp, goals.tolist())[m.successors], RADIUS)
+    V = np.minimum(exact_policies.optimal_values(mdp, goals.tolist())[m.successors], RADIUS)
     most, least = (f.reduceat(V, m.indptr[:-1], axis=0) for f in (np.maximum, np.minimum))
     weights = np.repeat(visits, m.n_actions)
     return float(np.sqrt(np.average(((most - least) ** 2).mean(axis=1) / 4, weights=weights)))

@@ -30,8 +30,8 @@ from adagoal.core.exploration_run import ExplorationRun
 from adagoal.core.tabular_policy import Policy
 from adagoal.core.transition_data import TransitionCounts
 from adagoal.envs.model import TabularMDP, model_from_rows
-from adagoal.exact import solver
 from adagoal.settings.exploration import ExplorationSettings
+from experiments import exact_policies
 from experiments.catalogue import CATALOGUE
 from experiments.exact_policies import optimal_policy
 from experiments.experiment import Experiment, ExperimentOptions, ExperimentReport
@@ -111,7 +111,7 @@ class Watch:
         """Audit the empirical result."""
         began = time.process_time()
         known = empirical(run.counts)
-        V = solver.optimal_values(known)
+        V = exact_policies.optimal_values(known)
         goals = np.flatnonzero(V[known.start] <= self._most)
         actions = optimal_policy(known, V)
         self.auditor.check_output(

@@ -29,8 +29,7 @@ from adagoal.baselines.valae import VALAE
 from adagoal.core.transition_data import TransitionCounts
 from adagoal.core.types import Bools, Floats
 from adagoal.envs.model import TabularMDP
-from adagoal.exact import solver
-from experiments import incremental
+from experiments import exact_policies, incremental
 
 TRIES = 1e9
 """Enough that rounding to whole counts does not matter."""
@@ -83,7 +82,7 @@ def lae(mdp: TabularMDP, L: float, epsilon: float, delta: float, constants: str 
 
 def gosprl(mdp: TabularMDP, L: float, epsilon: float, delta: float, constants: str = "paper") -> float:
     """The samples of all pairs."""
-    D = solver.diameter(mdp)
+    D = exact_policies.diameter(mdp)
     if not math.isfinite(D):
         return math.inf
     explorer = Gosprl(exact(mdp), L, epsilon, delta, None, constants)

@@ -26,9 +26,8 @@ from adagoal.comparison.method_comparison import run_uninterrupted
 from adagoal.core.exploration_run import ExplorationRun
 from adagoal.envs.model import TabularMDP
 from adagoal.envs.simulator import ModelSimulator
-from adagoal.exact import solver
 from adagoal.report.curve_page import Curve, CurvePlot, curves_by_seed
-from experiments import extra_models
+from experiments import exact_policies, extra_models
 from experiments.catalogue import CATALOGUE
 from experiments.experiment import Experiment, ExperimentOptions, ExperimentReport
 from experiments.layout import table_from_rows
@@ -96,7 +95,7 @@ def report(outcomes: Sequence[RunOutcome], options: ExperimentOptions) -> Experi
     data = []
     for eta, own in zip(ETAS, np.array(outcomes, object).reshape(len(ETAS), -1).tolist(), strict=True):
         steps = np.quantile([run["steps"] for run in own], (0.1, 0.5, 0.9))
-        diameter = solver.diameter(instance(eta), reset=False)
+        diameter = exact_policies.diameter(instance(eta), reset=False)
         row = {"eta": eta, "diameter": diameter, "reset_steps": steps.tolist(), "reset_runs": own}
         data.append(row | {"reset_free_steps": first_met(eta, options.seeds[0])})
     rows = [

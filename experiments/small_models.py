@@ -11,7 +11,7 @@ from scipy import sparse
 from adagoal.core.errors import InputError
 from adagoal.core.types import Bools, Floats, Longs
 from adagoal.envs.model import TabularMDP
-from adagoal.exact import solver
+from experiments import exact_policies
 from experiments.exact_policies import optimal_policy
 
 MOST_STATES = 150
@@ -58,7 +58,7 @@ class Small:
     def optima(self) -> tuple[Floats, Longs]:
         """V* [S, S] of every goal, and an optimal policy of each [S, S]."""
         model = TabularMDP.from_dense(self.kernel, start=self.start, terminal=~self.usable.any(axis=1))
-        V = solver.optimal_values(model)
+        V = exact_policies.optimal_values(model)
         return V, optimal_policy(model, V).astype(int)
 
     def value(self, kernel: Floats, policy: Longs | None, goal: int) -> float:

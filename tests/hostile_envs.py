@@ -70,14 +70,6 @@ class Named(Walk):
         return self.words[place], *rest  # type: ignore[return-value]
 
 
-class Chatty(Walk):
-    """Prints in every method."""
-
-    def reset(self, **more: Any) -> tuple[int, dict[str, Any]]:
-        print("CHATTER")
-        return super().reset(**more)
-
-
 class Stopped(Walk):
     """Raises KeyboardInterrupt as soon as the folder ``STOP`` exists."""
 
@@ -88,5 +80,5 @@ class Stopped(Walk):
         return super().np_random
 
 
-for kind in (Walk, Drift, Fragile, Named, Chatty, Stopped):
+for kind in (Walk, Drift, Fragile, Named, Stopped):
     gym.register(f"{kind.__name__}-v0", entry_point=kind, disable_env_checker=True)

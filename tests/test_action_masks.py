@@ -11,12 +11,11 @@ import pytest
 
 import adagoal
 from adagoal.core.transition_data import TransitionCounts
-from adagoal.envs import toy_models
+from adagoal.envs import registry, toy_models
 from adagoal.envs.gym_adapter import GymAdapter
 from adagoal.envs.model import TabularMDP
 from adagoal.envs.simulator import ModelSimulator
-from adagoal.exact import solver
-from experiments import extra_models
+from experiments import exact_policies, extra_models
 from model_env import ModelEnv, PairEnv, play
 
 
@@ -77,7 +76,7 @@ def test_masked_actions_cost_no_steps() -> None:
     for seed in range(3):
         mdp = masked(seed, n_states=20, n_actions=4, make=extra_models.random_deterministic)
         padded = TabularMDP.from_dense(mdp.kernel().toarray().reshape(20, 4, 20))
-        np.testing.assert_array_equal(solver.optimal_values(mdp), solver.optimal_values(padded))
+        np.testing.assert_array_equal(exact_policies.optimal_values(mdp), exact_policies.optimal_values(padded))
         steps += [adagoal.explore(env, 6.0, 1.0, seed=1).steps for env in (mdp, padded)]
     assert steps[0] < 0.9 * steps[1]
 
@@ -118,6 +117,10 @@ def test_taxi_has_the_same_masks_by_name_and_as_object() -> None:
     assert result.goals == again.goals
     assert adagoal.audit(result).ok
     base: Any = env.unwrapped
+    model = registry.make_exact_model("Taxi-v4", {}, 0)
+    assert model is not None
+    masks = np.array([base.action_mask(state) for state in range(500)], bool)
+    np.testing.assert_array_equal(~model.absent.reshape(500, 6), masks)
     for goal in result.goals:
         for state, action in enumerate(result.policy(goal).actions[0][:500]):
             assert (

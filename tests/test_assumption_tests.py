@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import random
-from typing import Any
-
 import gymnasium
 import numpy as np
 import pytest
@@ -75,26 +72,6 @@ def test_dynamics_that_depend_on_episode_length_are_flagged() -> None:
 def test_reseeding_in_every_reset_is_flagged() -> None:
     lines = play_randomly(Reseeded(toy_models.chain_model(n_states=6, slip=0.1)), 8000).void_reasons
     assert any("every reset seeds its random generator anew" in line for line in lines)
-
-
-class GloballyReseeded(ModelEnv):
-    """Every reset seeds the global generators of the process."""
-
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        random.seed(1)
-        np.random.seed(1)  # noqa: NPY002
-        return super().reset(seed=seed)
-
-
-def test_reseeding_in_every_reset_gives_a_warning_before_the_first_step() -> None:
-    chain = toy_models.chain_model(n_states=6, slip=0.1)
-    before = random.getstate(), np.random.get_state()[2]  # noqa: NPY002
-    assert play_randomly(ModelEnv(chain), 10).warnings == []
-    assert (random.getstate(), np.random.get_state()[2]) == before, "those of the user"  # noqa: NPY002
-    (line,) = play_randomly(Reseeded(chain), 10).warnings
-    assert line.startswith("every reset seeds the same random numbers (np_random)")
-    (line,) = play_randomly(GloballyReseeded(chain), 10).warnings
-    assert line.startswith("every reset seeds the same random numbers (numpy.random, random)")
 
 
 def test_run_with_repeating_episodes_is_void() -> None:

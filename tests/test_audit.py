@@ -14,6 +14,7 @@ from adagoal.envs import toy_models
 from adagoal.envs.model import TabularMDP
 from adagoal.exact import solver
 from adagoal.exact.audit import Audit, audit_policies
+from experiments import exact_policies
 from experiments.exact_policies import optimal_policy, reachable_set
 
 RADIUS, EPSILON = 40.0, 0.5
@@ -26,7 +27,7 @@ def mdp() -> TabularMDP:
 
 @pytest.fixture(scope="module")
 def best(mdp: TabularMDP) -> dict[int, Policy]:
-    actions = optimal_policy(mdp, solver.optimal_values(mdp))
+    actions = optimal_policy(mdp, exact_policies.optimal_values(mdp))
     return {g: Policy(g, actions[None, :, g], mdp.reset_action) for g in range(mdp.n_states)}
 
 
@@ -138,7 +139,7 @@ def test_goal_space(mdp: TabularMDP, best: dict[int, Policy]) -> None:
 def test_unreachable_goal_in_the_set() -> None:
     mdp = toy_models.two_room_grid(eta=0.0)
     X = goals_within(mdp, RADIUS)
-    V = solver.optimal_values(mdp)
+    V = exact_policies.optimal_values(mdp)
     actions = optimal_policy(mdp, V)
     policies = {g: Policy(g, actions[None, :, g], mdp.reset_action) for g in range(52)}
     assert audit_policies(mdp, X, policies, RADIUS, EPSILON).ok

@@ -34,7 +34,7 @@ from adagoal.loop import run_self_directed
 from adagoal.planning.model_arrays import TransitionKernel
 from adagoal.planning.shortest_paths import solve_visgo
 from adagoal.runs.result import Result
-from experiments import arena, extra_models, incremental, required_steps
+from experiments import arena, exact_policies, extra_models, incremental, required_steps
 from experiments.__main__ import run as run_experiment
 from experiments.exact_policies import reachable_set
 from transition_recording import record_transition
@@ -274,7 +274,9 @@ def test_gosprl_meets_every_sampling_requirement(seed: int) -> None:
     explorer.diameter, explorer.required_counts = 1.0, lambda: required.astype(float)  # type: ignore[method-assign]
     assert collected(mdp, explorer, seed) == "stopped"
     assert (explorer.counts.n >= required).all()
-    assert explorer.counts.n.sum() <= 2 * solver.diameter(mdp) * required.sum()  # the rate of the paper: B D, at most
+    assert (
+        explorer.counts.n.sum() <= 2 * exact_policies.diameter(mdp) * required.sum()
+    )  # the rate of the paper: B D, at most
 
 
 @pytest.mark.parametrize(("constants", "seeds"), [("scaled=0.05", 8), ("paper", 2)])
@@ -286,7 +288,7 @@ def test_gosprl_diameter_lies_between_once_and_twice_the_truth(constants: str, s
         )  # epsilon is so large that the run stops after this phase
         assert collected(mdp, explorer, seed) == "stopped"
         assert explorer.diameter is not None
-        D = solver.diameter(mdp)
+        D = exact_policies.diameter(mdp)
         assert D * (1 - ROUNDING) <= explorer.diameter <= 2 * D * (1 + ROUNDING)
 
 

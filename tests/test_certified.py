@@ -19,7 +19,7 @@ from adagoal.goal_rules import BUILTIN_RULES
 from adagoal.loop import run_exploration
 from adagoal.runs.exploration_session import ExplorationSession
 from adagoal.settings.exploration import ExplorationSettings
-from experiments import extra_models
+from experiments import exact_policies, extra_models
 from transition_recording import record_transition
 
 SMALL = {
@@ -63,7 +63,7 @@ def check_bounds(run, mdp, V, L):
 @pytest.mark.parametrize("name", SMALL)
 def test_bounds_hold_at_every_plan(name):
     mdp, L, epsilon = SMALL[name]
-    V = solver.optimal_values(mdp)
+    V = exact_policies.optimal_values(mdp)
     run = start(mdp, L, epsilon)
     looks = {"next": 1}
 
@@ -100,7 +100,7 @@ def test_answer_passes_the_audit(name, rule):
 def test_goals_far_beyond_the_radius_share_a_column(slip):
     """Column 0 is a lower bound on the distance to each of these goals, at every state."""
     mdp, L, epsilon = toy_models.open_grid_model(rows=9, cols=9, slip=slip), 2.9, 1.0
-    truth, run = solver.optimal_values(mdp), start(mdp, L, epsilon)
+    truth, run = exact_policies.optimal_values(mdp), start(mdp, L, epsilon)
     estimates, shared = run.estimates, []
 
     def look(run):
@@ -146,7 +146,7 @@ def test_gap_bounds_the_worst_model(leak):
         order = e.seen_states
         gap, upper, most, _ = bound_suboptimality(order, inside, m, V, Y, policy, len(order) == 5, rival)
         for other in others:
-            best = solver.optimal_values(other, np.array([g]))[:, 0]
+            best = exact_policies.optimal_values(other, np.array([g]))[:, 0]
             value = solver.policy_values(other, policy, g)
             if (best >= e.V[:, j] - 1e-9).all() and (value <= e.Y[:, j] + 1e-9).all():
                 assert value[mdp.start] - best[mdp.start] <= gap + 1e-9
@@ -181,7 +181,7 @@ def test_gap_is_nearly_attained_at_the_edge_of_the_confidence_set(unsure):
         edge += 1e-5
     p = m.p_split[1, 0] + better * edge
     other = model_from_rows([{3: p, 6: 1 - p} if x == 1 else row for x, row in enumerate(rows)], 2)
-    lost = solver.policy_values(other, policy, 5)[0] - solver.optimal_values(other, np.array([5]))[0, 0]
+    lost = solver.policy_values(other, policy, 5)[0] - exact_policies.optimal_values(other, np.array([5]))[0, 0]
     assert lost > 0.04
     assert lost <= gap <= lost + 0.03
 

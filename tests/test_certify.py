@@ -372,7 +372,7 @@ PENDULUM = {"env": "Pendulum-v1", "starts": {"theta": (0, 1)}, "criterion": "ret
         ({"starts": [{"x": 0.0}, 3]}, r"starts: must all have the entries \('x',\), got 3"),
         ({"starts": []}, "starts: must be a box"),
         ({"policy": "no-folder"}, "policy: must be a folder, MODEL.zip"),
-        ({"run": 3}, "run: is for the folder of a training run"),
+        ({"run": 3}, "run: is for a folder of adagoal train; leave it out"),
         ({"versus": broken}, "versus: the function raised RuntimeError: no"),
         ({"env": "CartPole-v1", "radius": None, "goals": {"x": (0, 1)}}, "goals: CartPole-v1 has no goals; give start"),
         (CARTPOLE, "criterion: missing; the environment reports no"),

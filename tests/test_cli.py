@@ -110,7 +110,6 @@ def error_line(capsys: pytest.CaptureFixture[str]) -> str:
         (["grid", "--radius", "5", "--method-arg", "x"], "key=value"),
         (["grid", "--radius", "5", "--env-arg", "slip=2"], "slip: must be a number in [0, 1)"),
         (["grid", "--radius", "5", "--env-arg", "colour=1"], "--env-arg"),
-        (["two-room", "--radius", "5", "--env-arg", "layout=[1]"], "--env-arg: layout: must be one of left, right"),
         (["grid-file", "--radius", "5", "--env-arg", "path=5"], "--env-arg: path"),
         (["grid", "--radius", "5", "--goal-rule", "raregoal:alpha=nan"], "alpha must be a number in [1e-09, 1e+09]"),
         (["grid", "--radius", "5", "--goal-rule", "goid:low=2"], "--goal-rule: goid: low must be a number in [0, 1]"),

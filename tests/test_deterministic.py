@@ -9,7 +9,7 @@ from adagoal.certified.explorer import CertifiedExplorer
 from adagoal.core.transition_data import TransitionCounts
 from adagoal.envs.model import model_from_rows
 from adagoal.exact import solver
-from experiments import extra_models
+from experiments import exact_policies, extra_models
 from transition_recording import record_transition
 
 LOG = 4.4
@@ -87,7 +87,7 @@ def test_hop_bounds_hold_in_every_model_that_fits_the_counts(seed):
         lower = deterministic.hop_lower_bounds(known, at, np.array([goal]), np.zeros(1))[0]
         assert lower == pytest.approx(max(reference(counts, counts.n.astype(float), goal), 1.0))
         for other in possible_models(rng, counts, to, int(goal), bad=False):
-            best = solver.optimal_values(other, np.array([goal]))[0, 0]
+            best = exact_policies.optimal_values(other, np.array([goal]))[0, 0]
             assert lower <= best + 1e-9
             tight += lower > 0.8 * best
         if np.isfinite(upper[goal]):
@@ -120,7 +120,7 @@ def test_unseen_goal_has_a_large_but_valid_lower_bound(seed):
         q = -np.expm1(-LOG / n[x])
         rows = [{int(s): 1.0} for s in to]
         rows[x] = {int(to[x]): 1.0 - q, states: q}
-        least = min(least, solver.optimal_values(model_from_rows(rows, 2, start=0), np.array([states]))[0, 0])
+        least = min(least, exact_policies.optimal_values(model_from_rows(rows, 2, start=0), np.array([states]))[0, 0])
     assert lower <= least + 1e-9
     assert lower >= 0.4 * least
     assert lower == pytest.approx(reference(counts, n.astype(float), states))

@@ -17,10 +17,11 @@ from adagoal.envs import toy_models
 from adagoal.envs.logged_env import LoggedEnv
 from adagoal.envs.model import TabularMDP, model_from_rows
 from adagoal.envs.recorded_transitions import read_transitions
-from adagoal.exact.solver import is_at_most, optimal_values
+from adagoal.exact.solver import is_at_most
 from adagoal.reachability.restarted_balls import RestartedBalls
 from experiments import discovery
 from experiments.discovery import Queue
+from experiments.exact_policies import optimal_values
 from model_env import PairEnv, with_terminal
 from test_parallel_env import InProcessWorker, in_process, plain, vector  # noqa: F401
 
@@ -58,7 +59,7 @@ def test_a_queue_of_any_length_is_certified_within_its_radius(certified_queue: a
     assert not any("states" in line for line in result.warnings)
 
 
-def test_the_limit_on_memory_does_not_enter_the_bounds() -> None:
+def test_max_states_does_not_change_the_bounds() -> None:
     """More than the rows of the first arrays, so these are the same too."""
     small, large = (adagoal.explore(Queue(), 6.0, 2.0, max_states=most) for most in (100, 10**7))
     assert small.status == "certified"
@@ -67,13 +68,13 @@ def test_the_limit_on_memory_does_not_enter_the_bounds() -> None:
 
 @pytest.mark.parametrize("starts", [(0,), (0, 3)])
 @pytest.mark.parametrize("extra", [0, 1, 500])
-def test_a_finite_world_is_certified_with_room_for_its_states_or_for_more(starts: tuple[int, ...], extra: int) -> None:
+def test_finite_model_is_certified_with_exact_or_larger_max_states(starts: tuple[int, ...], extra: int) -> None:
     mdp = with_terminal(toy_models.random_sparse(n_states=5, n_actions=2, seed=2), 4)
     n_states = 5 + (len(starts) > 1)
     result = adagoal.explore(PairEnv(mdp, starts), 20.0, 4.0, max_states=n_states + extra)
     assert result.status == "certified"
     assert len(result.goals) == n_states
-    # The virtual start of the second world is no state of the model.
+    # The virtual start of the second case is not a state of the model.
     exact = optimal_values(mdp)[0]
     for goal in result.goals[1:] if len(starts) == 1 else ():
         a, b = result.label(goal).removesuffix(" (end)").strip("[]").split()
@@ -82,14 +83,14 @@ def test_a_finite_world_is_certified_with_room_for_its_states_or_for_more(starts
         assert is_at_most(exact[7 * int(a) + int(b)], upper)
 
 
-def test_one_state_more_than_fits() -> None:
+def test_more_states_than_max_states_give_one_line_error() -> None:
     mdp = toy_models.random_sparse(n_states=5, n_actions=2, seed=2)
     with pytest.raises(InputError, match=r"max_states: .* has more than 4 states; give a larger number"):
         adagoal.explore(PairEnv(mdp), 20.0, 4.0, max_states=4)
 
 
 @pytest.mark.parametrize("given", [{}, {"within": 12, "probability": 0.5}])
-def test_a_resumed_run_has_the_order_of_discovery(
+def test_resume_equals_uninterrupted_run(
     given: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     setting: dict[str, Any] = {"seed": 3, "budget": 3_000, **given}
@@ -152,7 +153,7 @@ def test_the_shares_of_all_pairs_sum_to_delta(kind: str) -> None:
     np.testing.assert_array_equal(sets._pair_logs[: len(before)], before)
 
 
-def test_no_bound_rests_on_a_goal_that_was_chosen_by_the_data() -> None:
+def test_undeclared_states_use_no_fixed_function_bound() -> None:
     """Lemma 1 needs a function that is fixed in advance. The value of a goal that was discovered is not."""
     counts = TransitionCounts(4, 2, 0)
     # Pair 0 was tried often, and each successor was met half of the time. Pair 2 was never tried.
@@ -166,7 +167,7 @@ def test_no_bound_rests_on_a_goal_that_was_chosen_by_the_data() -> None:
     assert not declared.confidence.uses_ball.any()
 
 
-def test_other_methods_say_that_they_assume_a_number() -> None:
+def test_other_methods_warn_that_they_assume_a_number_of_states() -> None:
     result = adagoal.explore(Queue(), 3.0, 2.0, method="intervals", max_states=100, budget=500)
     assert any("the proof of intervals assumes at most 100 states (max_states)" in line for line in result.warnings)
 
@@ -204,6 +205,6 @@ def test_claims_hold_where_states_are_discovered(family: str) -> None:
     assert not discovery.broken(record)
 
 
-def test_the_check_finds_bounds_that_are_too_small() -> None:
+def test_weakened_bounds_are_detected() -> None:
     records = [discovery.run_task(discovery.Task(family, "adagoal", 0.0, seed=3)) for family in ("tree", "growth")]
     assert all(map(discovery.broken, records))

@@ -13,6 +13,7 @@ from adagoal.envs import toy_models
 from adagoal.envs.simulator import ModelSimulator
 from adagoal.exact import solver
 from adagoal.methods import METHODS
+from experiments import exact_policies
 from goal_sets import GRID, MODELS, SCALES, random_sets, second
 from model_env import ModelEnv, PairEnv
 
@@ -33,7 +34,7 @@ def slow_values(mdp, members):
 def test_exact_values_of_sets_equal_value_iteration(env):
     mdp = MODELS[env]
     sets = random_sets(mdp, 5)
-    V = solver.optimal_values(mdp, sets)
+    V = exact_policies.optimal_values(mdp, sets)
     for j, members in enumerate(sets):
         slow, policy = slow_values(mdp, members)
         finite = np.isfinite(V[:, j])

@@ -18,7 +18,7 @@ from adagoal.goal_rules import BUILTIN_RULES
 from adagoal.loop import run_exploration
 from adagoal.planning import robust_sweeps
 from adagoal.planning.model_arrays import RobustModel
-from experiments import extra_models
+from experiments import exact_policies, extra_models
 from transition_recording import record_transition
 
 # Called from Python, the function itself would run as Python code.
@@ -125,7 +125,7 @@ def start(mdp, L, epsilon, bound, seed=0):
 @pytest.mark.parametrize("bound", INTERVAL_BOUNDS)
 def test_bounds_hold_at_every_plan(name, bound):
     mdp, L, epsilon = SMALL[name]
-    V = solver.optimal_values(mdp)
+    V = exact_policies.optimal_values(mdp)
     run = start(mdp, L, epsilon, bound)
     looks = {"next": 1, "proven": 0}
 

@@ -16,7 +16,7 @@ from adagoal.loop import run_exploration
 from adagoal.planning.mixture_sweeps import plan_mixture_horizon
 from adagoal.planning.model_arrays import RidgeEstimates, features_from_mixture
 from adagoal.report.exploration_page import write_report
-from experiments import extra_models
+from experiments import exact_policies, extra_models
 from experiments.required_samples import for_vtr
 from linear_models import backward_reference, finite_values, observe, random_mixture, start
 from transition_recording import record_transition
@@ -74,7 +74,7 @@ def test_bounds_hold_at_every_plan(method):
     for seed in range(6):
         mdp, _ = random_mixture(seed, signed=method == "vtr-pooled" and seed % 2 == 1)
         goals = np.arange(mdp.n_states)
-        best = solver.optimal_values(mdp, goals).T
+        best = exact_policies.optimal_values(mdp, goals).T
         run = start(mdp, method, epsilon=0.5, seed=seed)
         e = run.estimates
         for budget in (100, 400, 1_500, 6_000, 25_000):

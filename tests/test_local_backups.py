@@ -14,10 +14,9 @@ from adagoal.core.transition_data import TransitionCounts
 from adagoal.envs import toy_models
 from adagoal.envs.gym_adapter import GymAdapter
 from adagoal.envs.simulator import ModelSimulator
-from adagoal.exact import solver
 from adagoal.goal_rules import BUILTIN_RULES
 from adagoal.loop import run_exploration
-from experiments import extra_models
+from experiments import exact_policies, extra_models
 from model_env import ModelEnv
 from transition_recording import record_transition
 
@@ -109,7 +108,7 @@ def test_probing_names_the_action_and_still_backs_up():
 def test_locally_raised_bounds_hold(seed, monkeypatch):
     """Lemma 5 holds after every rollout at every state, in a run without plans."""
     mdp = toy_models.random_sparse(n_states=8, n_actions=2, seed=seed)
-    truth, counts = solver.optimal_values(mdp), TransitionCounts(mdp.n_states, mdp.n_actions, mdp.start)
+    truth, counts = exact_policies.optimal_values(mdp), TransitionCounts(mdp.n_states, mdp.n_actions, mdp.start)
     estimates = CertifiedExplorer(counts, mdp.n_states, 6.0, 1.0, 0.1)
     monkeypatch.setattr(Schedule, "can_sweep", False)
     run, looks = (
@@ -133,7 +132,7 @@ def test_locally_raised_bounds_hold(seed, monkeypatch):
 def test_bounds_with_known_branching_hold(seed):
     """In a run that counts as large, bounds from plans and local backups hold and are better than lemma 1."""
     mdp, lowest = toy_models.random_sparse(n_states=8, n_actions=2, seed=seed), []
-    truth = solver.optimal_values(mdp)
+    truth = exact_policies.optimal_values(mdp)
     for dense in (5, 400):
         counts = TransitionCounts(mdp.n_states, mdp.n_actions, mdp.start)
         estimates = CertifiedExplorer(

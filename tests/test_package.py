@@ -68,7 +68,7 @@ def complete(line: str) -> tuple[list[str], str]:
     ("line", "offers"),
     [
         ("adagoal ex", ["explore", "export"]),
-        ("adagoal explore two", ["two-room", "two-room-right"]),
+        ("adagoal explore two", ["two-room"]),
         ("adagoal check Fetch", ["FetchReach-v4", "FetchPush-v4", "FetchPickAndPlace-v4", "FetchSlide-v4"]),
         ("adagoal train po", ["point-mass"]),
         ("adagoal compare chain gr", ["grid", "grid-file"]),

@@ -19,7 +19,7 @@ from adagoal.loop import run_exploration
 from adagoal.planning.model_arrays import to_sparse_model
 from adagoal.tabular import ucbvi
 from adagoal.tabular.ucbvi import EPSILON_SHARES, UCBVI, plan_finite_horizon, ucbvi_bonuses
-from experiments import extra_models
+from experiments import exact_policies, extra_models
 from experiments.required_samples import pad_kernel
 from ucbvi_reference import random_counts, random_mdp
 
@@ -28,9 +28,9 @@ from ucbvi_reference import random_counts, random_mdp
 @pytest.mark.parametrize("make", [toy_models.chain_model, toy_models.two_room_grid, extra_models.random_traps])
 def test_exact_values_equal_numpy_reference(monkeypatch, make, reset):
     mdp = make()
-    expected = solver.optimal_values(mdp, reset=reset)
+    expected = exact_policies.optimal_values(mdp, reset=reset)
     monkeypatch.setattr(solver, "run_value_iteration", numpy_planners.exact)
-    np.testing.assert_allclose(solver.optimal_values(mdp, reset=reset), expected, rtol=1e-9)
+    np.testing.assert_allclose(exact_policies.optimal_values(mdp, reset=reset), expected, rtol=1e-9)
 
 
 @pytest.mark.parametrize("bonus", EPSILON_SHARES)

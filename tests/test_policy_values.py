@@ -13,7 +13,7 @@ from adagoal.core.tabular_policy import Policy
 from adagoal.envs import toy_models
 from adagoal.envs.model import TabularMDP, model_from_rows
 from adagoal.exact import solver
-from experiments import extra_models
+from experiments import exact_policies, extra_models
 from experiments.exact_policies import optimal_policy
 
 
@@ -77,7 +77,7 @@ def test_periodic_value_closed_forms() -> None:
     table[1] = chain.reset_action
     assert solver.periodic_value(chain, table, 2) == 4
     # each period of two tries succeeds with 1 - 0.9^2 and costs one try, a second with 0.9, a reset with 0.81
-    waiting = toy_models.waiting_chain(n_states=2, stay=0.9)
+    waiting = extra_models.waiting_chain(n_states=2, stay=0.9)
     np.testing.assert_allclose(solver.periodic_value(waiting, np.ones((2, 2)), 1), (1 + 0.9 + 0.81) / 0.19)
 
 
@@ -104,7 +104,7 @@ def test_periodic_value_agrees_with_playing_the_policy() -> None:
 
 def test_long_period_tends_to_the_stationary_value() -> None:
     mdp = toy_models.two_room_grid()
-    V = solver.optimal_values(mdp)
+    V = exact_policies.optimal_values(mdp)
     actions = optimal_policy(mdp, V)
     for goal in (17, 30):
         table = np.repeat(actions[None, :, goal], 4000, axis=0)

@@ -35,9 +35,6 @@ def test_arguments_reach_the_builder(tmp_path: Any) -> None:
     (tmp_path / "tiny.txt").write_text("S.\n.#\n")
     assert registry.make_single_env("grid-file", {"path": str(tmp_path / "tiny.txt")}, None, None)[0].state_bound == 3
     assert dict(map(parse_key_value, ["map_name=8x8", "is_slippery=true"])) == {"map_name": "8x8", "is_slippery": True}
-    right, _ = registry.make_single_env("two-room-right", {}, None, None)
-    assert right.layout is not None
-    assert right.layout.shape == (9, 8)
 
 
 @pytest.mark.parametrize(
@@ -52,8 +49,8 @@ def test_arguments_reach_the_builder(tmp_path: Any) -> None:
         ("no_such_module:Env-v0", {}, "no_such_module"),
         ("object:FrozenLake-v1", {}, "pass the object again"),
         ("two-room", {"slip": 2}, "env_args: slip: must be a number"),
-        ("two-room", {"size": 2}, "two-room has no argument 'size'; it accepts layout, eta, slip"),
-        ("two-room-right", {"layout": "left"}, "has no argument 'layout'"),
+        ("two-room", {"size": 2}, "two-room has no argument 'size'; it accepts eta, slip"),
+        ("mixture-signed", {"signed": False}, "has no argument 'signed'"),
         ("grid-file", {}, "grid-file needs path"),
         ("FrozenLake-v1", {"size": 2}, "FrozenLake-v1 has no argument 'size'; it accepts desc, map_name"),
         ("FrozenLake-v1", {"map_name": "9x9"}, "env_args: FrozenLake-v1 cannot be made with map_name=9x9"),
@@ -147,6 +144,6 @@ def test_environment_objects_are_stepped_and_keep_their_state_numbers() -> None:
 def test_description_lists_every_environment_with_its_arguments() -> None:
     rows = {row.name: row for row in registry.list_environments()}
     assert set(registry.MODEL_BUILDERS) < set(rows)
-    assert rows["two-room"].arguments == {"layout": "left", "eta": 0.001, "slip": 0.1}
+    assert rows["two-room"].arguments == {"eta": 0.001, "slip": 0.1}
     assert rows["grid-file"].arguments["path"] == "required"
     assert all(row.description for row in rows.values())

@@ -12,7 +12,7 @@ from adagoal.core.errors import InputError
 from adagoal.envs import mixture_models, toy_models
 from adagoal.envs.model import TabularMDP
 from adagoal.exact import solver
-from experiments import extra_models
+from experiments import exact_policies, extra_models
 from experiments.exact_policies import optimal_policy, reachable_set
 
 UP, RIGHT, DOWN, LEFT = range(4)
@@ -45,12 +45,11 @@ def test_second_room_is_entered_by_slipping() -> None:
     assert set(row(mdp, "(8, 8)", LEFT)) == {"(8, 8)"}
 
 
-@pytest.mark.parametrize("layout", ["left", "right"])
-def test_two_room_has_52_states(layout: str) -> None:
-    mdp = toy_models.two_room_grid(layout=layout)
+def test_two_room_has_52_states() -> None:
+    mdp = toy_models.two_room_grid()
     assert mdp.n_states == 52
     assert mdp.labels[mdp.start] == "(0, 0)"
-    assert reachable_set(toy_models.two_room_grid(layout=layout, eta=0.0), 1e6).size == 48
+    assert reachable_set(toy_models.two_room_grid(eta=0.0), 1e6).size == 48
 
 
 def test_open_grid_without_slip_counts_steps() -> None:
@@ -120,7 +119,7 @@ def test_lower_bound_instance(radius: float, n_decisions: int, n_actions: int, d
         )
         if depth == 0:
             assert mdp.n_states == n_decisions + 3
-        V = solver.optimal_values(mdp, [1])
+        V = exact_policies.optimal_values(mdp, [1])
         np.testing.assert_allclose(V[0, 0], (wait + depth + 1.5 - advantage) / (0.5 + advantage), rtol=1e-12)
         assert V[0, 0] <= radius
         decision = mdp.labels.index(f"decision {best // n_actions}")
@@ -135,7 +134,7 @@ def test_lower_bound_instance(radius: float, n_decisions: int, n_actions: int, d
 def test_separation_instance(eta: float) -> None:
     radius, best = 6.0, 2
     mdp = extra_models.separation_instance(n_actions=4, radius=radius, eta=eta, best=best)
-    free = solver.optimal_values(mdp, [1], reset=False)
+    free = exact_policies.optimal_values(mdp, [1], reset=False)
     optimum = 1 + eta + (1 - eta) * (radius - 1)
     np.testing.assert_allclose(free[0, 0], optimum, rtol=1e-10)
     assert free[0, 0] <= radius
@@ -146,7 +145,7 @@ def test_separation_instance(eta: float) -> None:
     actions[4] = mdp.reset_action
     mistaken = solver.policy_values(mdp, actions, 1)[0]
     np.testing.assert_allclose(mistaken - solver.optimal_distances(mdp, [1])[0], eta * (1 + mistaken), rtol=1e-6)
-    assert solver.diameter(mdp, reset=False) > 2 / eta
+    assert exact_policies.diameter(mdp, reset=False) > 2 / eta
 
 
 def test_goal_of_the_fan_is_not_incrementally_reachable() -> None:
@@ -178,7 +177,7 @@ BUILDERS: list[Callable[..., TabularMDP]] = [
     toy_models.open_grid_model,
     toy_models.random_maze,
     toy_models.chain_model,
-    toy_models.waiting_chain,
+    extra_models.waiting_chain,
     toy_models.rare_exit_chain,
     toy_models.trap_chain,
     toy_models.fan_model,
@@ -204,7 +203,6 @@ def test_every_builder_works_without_arguments(build: Callable[..., TabularMDP])
 @pytest.mark.parametrize(
     ("build", "arguments"),
     [
-        (toy_models.two_room_grid, {"layout": "middle"}),
         (toy_models.two_room_grid, {"eta": 1.0}),
         (toy_models.two_room_grid, {"slip": -0.1}),
         (toy_models.open_grid_model, {"rows": 0}),
@@ -212,7 +210,6 @@ def test_every_builder_works_without_arguments(build: Callable[..., TabularMDP])
         (toy_models.random_maze, {"openings": float("nan")}),
         (toy_models.chain_model, {"n_states": 1}),
         (toy_models.chain_model, {"slip": 0.6}),
-        (toy_models.waiting_chain, {"stay": 1.0}),
         (toy_models.rare_exit_chain, {"p": 0.0}),
         (toy_models.trap_chain, {"p": 1.0}),
         (toy_models.fan_model, {"n_middle": 0}),

@@ -17,6 +17,7 @@ from adagoal.envs.simulator import ModelSimulator
 from adagoal.exact import solver
 from adagoal.loop import run_exploration
 from adagoal.planning.model_arrays import GoalBlock
+from experiments import exact_policies
 from experiments.exact_policies import optimal_policy
 from test_certified import check_bounds, start
 
@@ -39,7 +40,7 @@ def ideal(mdp):
 
 def test_bounds_by_a_neighbour_equal_exact_values():
     """Column 1 has exact bounds, column 2 only those near its goal; the triangle inequality gives the rest."""
-    truth = solver.optimal_values(GRID)
+    truth = exact_policies.optimal_values(GRID)
     h, g = 20, 21
     column, goal_state = np.zeros(GRID.n_states, np.int64), np.array([-1, h, g])
     column[[h, g]] = 1, 2
@@ -71,7 +72,7 @@ def test_bounds_by_a_neighbour_equal_exact_values():
 @pytest.mark.parametrize("seed", range(20))
 def test_bounds_by_a_neighbour_hold_with_inexact_bounds(seed):
     """The lower bound of h at g is loose; the lemma must subtract the upper bound from g to h."""
-    rng, truth, order = np.random.default_rng(seed), solver.optimal_values(GRID), np.arange(GRID.n_states)
+    rng, truth, order = np.random.default_rng(seed), exact_policies.optimal_values(GRID), np.arange(GRID.n_states)
     g = int(rng.integers(1, GRID.n_states))
     model = ideal(GRID)
     h = int(rng.choice([s for s in np.unique(model.successor[4 * g : 4 * g + 4]) if s not in (g, GRID.start)]))
@@ -102,7 +103,7 @@ def test_bounds_hold_in_a_run(monkeypatch):
     monkeypatch.setattr(explorer, "Heuristics", given)
     monkeypatch.setattr(explorer, "improve_by_neighbours", counted)
     mdp = toy_models.open_grid_model(rows=12, cols=12)
-    truth, run, looks = solver.optimal_values(mdp), start(mdp, 40.0, 2.0), {"next": 1}
+    truth, run, looks = exact_policies.optimal_values(mdp), start(mdp, 40.0, 2.0), {"next": 1}
 
     def look(run):
         if run.steps >= looks["next"]:

@@ -95,10 +95,11 @@ def build_bayes(p: ExplorationProblem) -> PlanningEstimates:
 
 def build_bpi_ucbvi(p: ExplorationProblem, constants: str = "paper", horizon: int | None = None) -> PlanningEstimates:
     """BPI-UCBVI, for one goal. constants: paper, or scaled=c. horizon: H, instead of AdaGoal-UCBVI's."""
-    from adagoal.baselines.bpi_ucbvi import BPI
+    from adagoal.baselines.self_directed import parse_constants
+    from adagoal.tabular.ucbvi import BPI
 
     _check_positive_integer("horizon", horizon)
-    return BPI(*_baseline_arguments(p), constants, horizon)
+    return BPI(*_baseline_arguments(p), parse_constants(constants), horizon)
 
 
 def build_intervals(p: ExplorationProblem, bound: str = "betting", branching: int | None = None) -> PlanningEstimates:

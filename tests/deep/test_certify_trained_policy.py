@@ -262,7 +262,7 @@ def test_rollouts_equal_a_manual_loop(finished: Path) -> None:
         (["--radius", "5", "--slack", "0"], "--rollouts: missing; with slack 0"),
         (["--radius", "5", "--slack", "1e-9"], "--slack"),
         (["--radius", "5", "--halvings", "13"], "--halvings"),
-        (["--radius", "5", "--run", "1"], "--run: 1 is not in"),
+        (["--radius", "5", "--run", "1"], "--run: must be a whole number in 0..0, got 1"),
         ([], "--radius: missing"),
     ],
 )

@@ -19,7 +19,7 @@ SMALLER = {
     "n_envs=16": "n_envs=2",
     "learning_starts=1600": "learning_starts=100",
     "batch_size=1024": "batch_size=32",
-    "learn(144_000": "learn(300",
+    "learn(120_000": "learn(300",
 }
 pytestmark = pytest.mark.filterwarnings("ignore")  # warnings of the environments
 

@@ -319,7 +319,7 @@ def test_bad_input_gives_one_line_error() -> None:
     with pytest.raises(InputError, match=r"^model: this rule needs E"):
         made(DDPG, critics=1).learn(100, callback=chooser())
     made(DDPG, critics=1).learn(100, callback=chooser("unigoal"))
-    with pytest.raises(InputError, match=r"^rule: needs attempts, successes, which is not known"):
+    with pytest.raises(InputError, match=r"^rule: needs attempts, successes, which continuous goals do not have"):
         chooser("goid")
     with pytest.raises(InputError, match=r"^radius: "):
         chooser(radius=0.0)

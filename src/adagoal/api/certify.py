@@ -39,8 +39,7 @@ from adagoal.runs.job import stop_on_signals
 from adagoal.settings.training import ClaimSettings, TrainingOptions
 
 if TYPE_CHECKING:
-    from adagoal.runs.run_folder import SavedRun
-    from adagoal.runs.train_result import TrainingRecord, TrainResult
+    from adagoal.runs.train_result import TrainResult
 
 CERTIFICATE_FILE = "certificate.json"
 SAVE_SECONDS = 20.0  # between two saves of a certification with a folder
@@ -305,24 +304,12 @@ def _load_trained_policy(
     training: str | Path | TrainResult | GoalPolicy, run: int, env: Any, trust: bool
 ) -> tuple[GoalPolicy, int, str, EnvSource, dict[str, Any]]:
     """Return a policy, its horizon, its test goals, its environment, and where the policy comes from."""
-    from adagoal.runs import train_result
-    from adagoal.runs.run_folder import read_saved_run
-    from adagoal.runs.train_result import TrainResult
+    from adagoal.runs.train_result import TrainResult, load_training
 
-    call = "adagoal.certify({}, env=...)"
     if isinstance(training, GoalPolicy):
         return training, 0, "env", EnvSource.from_argument(training.env if env is None else env), {}
-    if isinstance(training, TrainResult):
-        check_integer("run", run, 0, len(training.policies) - 1)
-        config, policy = training.history.configs[run], training.policies[run]
-        source, steps = training.env_source(env, trust, call), int(training.curve(run)[-1]["steps"])
-        return policy, config.horizon, config.test_goals, source, {"run": run, "steps": steps}
-
-    # Both files in one read, so a save in between cannot mix the settings and the policy of two moments.
-    def read(saved: SavedRun) -> tuple[TrainingRecord, GoalPolicy]:
-        record = train_result.read_training_record(saved)
-        return record, train_result.read_policy(saved, record, run)
-
-    record, policy = read_saved_run(check_folder_path("policy", training), read)
-    source, config = record.env_source(env, trust, call), record.configs[run]
-    return policy, config.horizon, config.test_goals, source, {"run": run, "steps": record.data["steps"]}
+    result = training if isinstance(training, TrainResult) else load_training(training)
+    check_integer("run", run, 0, len(result.policies) - 1)
+    source, config = result.env_source(env, trust, "adagoal.certify({}, env=...)"), result.history.configs[run]
+    about = {"run": run, "steps": int(result.curve(run)[-1]["steps"])}
+    return result.policies[run], config.horizon, config.test_goals, source, about

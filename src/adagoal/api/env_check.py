@@ -37,7 +37,7 @@ from adagoal.deep.goal_envs import (
     register_robotics_envs,
 )
 from adagoal.envs import env_checker, model_sources, registry
-from adagoal.envs.env_backends import EnvBackend, InProcessEnv
+from adagoal.envs.env_backends import EnvBackend
 from adagoal.envs.gym_adapter import GymAdapter
 from adagoal.envs.model import TabularMDP
 from adagoal.envs.simulator import ModelSimulator
@@ -232,8 +232,8 @@ def _check_env_object(check: Check, named: Any, env: Any, options: CheckOptions)
         raise registry.wrong_env_type(env)
     check.known_model = registry.make_exact_model(env, {}, options.start_seed) is not None
     check.time_limit, check.observations = env_checker.find_time_limit(env), to_single_line(env.observation_space, 100)
-    inspected = env_checker.InspectionWrapper(env)
-    backend: EnvBackend = InProcessEnv(inspected, check.env, options.max_states)
+    inspected = env_checker.InspectedEnv(env, check.env, options.max_states)
+    backend: EnvBackend = inspected
     if options.step_timeout is None:
         # Without the wrapper, which is slow and would spoil the measured speed.
         adapter = GymAdapter(env, check.env, options.start_seed, options.max_states)

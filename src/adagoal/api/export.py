@@ -1,28 +1,25 @@
 """``adagoal export``: certificates as a table, and the model of a run for model checkers.
 
-Three models have the same states (numbered as in the run) and the reset as an action of every state:
+Three models have the same states (numbered as in the run) and the reset as an action of every state. docs/models.md
+says why their intervals hold.
 
 ``certified``
-    Interval MDP: with probability 1 - delta every probability of the true kernel lies in its interval
-    (:mod:`adagoal.certified.events`). Two more states stand for what is unknown. The mass of successors that were
-    never observed goes to the state *elsewhere*; its only choice costs nothing and leads to every state with a
-    probability in [0, 1]. A pair that was never tried leads there too. If the number of states is unknown, the state
+    Interval MDP: with probability 1 - delta every probability of the true kernel lies in its interval. The mass of
+    successors that were never observed goes to the state *elsewhere*, and pairs never tried lead there; its only choice
+    costs nothing and leads to every state with a probability in [0, 1]. If the number of states is unknown, the state
     *unseen* stands for all states never entered. If the start is uncertain, the reset leads *elsewhere* with a
-    probability of at most :attr:`UncertainReset.q` (lemma 10). So nature, which picks the probabilities, can do
-    whatever the true environment can do, and robust values enclose the true ones.
+    probability of at most :attr:`UncertainReset.q` (lemma 10).
 
 ``graph-preserving``
-    Model checkers decide by the graph which states can be reached, and need positive lower ends. This model assumes
-    that every successor of a tried pair has been observed (there is no *elsewhere*), that each has a probability of at
-    least :data:`MIN_GRAPH_PROBABILITY`, and that the reset leads to the start. It omits pairs that were never tried.
+    The observed successors only, with lower ends of at least :data:`MIN_GRAPH_PROBABILITY`, for model checkers that
+    decide by the graph which states can be reached.
 
 ``empirical``
-    The frequencies, without any guarantee. It omits pairs that were never tried.
+    The frequencies, without any guarantee.
 
 A run with ``within`` asks for probabilities in k steps without a reset, so its models have no reset, and a state
 without a choice stays. A detour over *elsewhere* would take a step, so unobserved mass may go to two states that are
-never left: *anything*, which counts as every goal, and *nothing*. ``properties.props`` has the question of every goal
-for PRISM and Storm: ``Pmax=? [ !"avoid" U<=k "goal_g" ]``.
+never left: *anything*, which counts as every goal, and *nothing*. ``properties.props`` has the question of every goal.
 
 In the models the goal g has the label ``goal_g``. ``policies.json`` has the goals with their certificates and
 policies. ``certificates.csv`` is the table of certificates of any run.

@@ -12,7 +12,7 @@ from click.shell_completion import CompletionItem, get_completion_class
 from adagoal.core.user_code import PluginGroup, list_plugin_names
 
 EXPLORED_ENVS = (
-    *("two-room", "two-room-right", "grid", "grid-file", "maze", "chain", "waiting-chain", "rare-exit", "trap-chain"),
+    *("two-room", "grid", "grid-file", "maze", "chain", "rare-exit", "trap-chain"),
     *("fan", "lower-bound", "random-dense", "random-sparse", "mixture-windy", "mixture-slippery", "mixture-weather"),
     *("mixture-tree", "mixture-inventory", "mixture-signed"),
     *("FrozenLake-v1", "CliffWalking-v1", "Taxi-v4", "MiniGrid-Empty-5x5-v0"),

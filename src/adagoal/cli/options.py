@@ -11,7 +11,7 @@ import re
 import shutil
 import sys
 import textwrap
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from shlex import quote
@@ -232,6 +232,13 @@ def _merge_pairs(ctx: click.Context, param: click.Parameter, pairs: Sequence[tup
         if keys.count(key) > 1:
             raise InputError(f"{key} is given {keys.count(key)} times; give each name once", param.name)
     return dict(pairs)
+
+
+def changed_options(given: Mapping[str, Any], unnamed: Collection[str] = ()) -> dict[str, Any]:
+    """Return the options that differ from their defaults, without ``unnamed``: they name the default folder."""
+    defaults = {parameter.name: parameter.default for parameter in click.get_current_context().command.params}
+    chosen = {name: value for name, value in given.items() if name not in unnamed}
+    return {name: value for name, value in chosen.items() if value not in (None, {}, (), defaults[name])}
 
 
 def default_run_folder(env: str, options: Mapping[str, Any]) -> Path:

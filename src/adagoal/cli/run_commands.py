@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
 from contextlib import nullcontext
 from dataclasses import asdict
 from pathlib import Path
@@ -103,7 +102,11 @@ def explore(
     given["env_args"] |= model_constants or {}
     given["start_seed"] = registry.parse_start_option(start, given["start_seed"])
     (given["method_args"],) = methods.apply_constants(constants, [(given["method"], given["method_args"])])
-    folder = out or options.default_run_folder(given["env"], _folder_options(given))
+    first = "radius" if given["within"] is None else "within"
+    # without the budget, because a run with a larger one continues in the same folder
+    unnamed = {"env", "budget", first, *ExecutionOptions.__dataclass_fields__}
+    named = {first: given[first]} | options.changed_options(given, unnamed)
+    folder = out or options.default_run_folder(given["env"], named)
     # the arguments of a PRISM or JANI program are its constants, which have their own option
     has_constants = given["env"].endswith((".prism", ".nm", ".pm", ".jani"))
     with (
@@ -116,18 +119,6 @@ def explore(
         estimator = CostEstimator(observer)
         result = api.explore(**given, out=folder, observe=estimator if estimate else observer)
     report_result(result, folder, as_json, estimator.cost_estimate)
-
-
-def _folder_options(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the radius or within, and the other settings that differ from defaults: they name the default folder."""
-    # without the budget, because a run with a larger one continues in the same folder
-    first = "radius" if given["within"] is None else "within"
-    unnamed = {"env", "budget", first, *ExecutionOptions.__dataclass_fields__}
-    defaults = {parameter.name: parameter.default for parameter in click.get_current_context().command.params}
-    rest = {name: given[name] for name in given if name not in unnamed}
-    return {first: given[first]} | {
-        name: value for name, value in rest.items() if value not in (None, {}, (), defaults[name])
-    }
 
 
 @click.command(epilog="Example: adagoal resume runs/two-room --budget 1e7")
@@ -356,9 +347,7 @@ def certify_data(data: str, out: Path | None, as_json: bool, **given: Any) -> No
     """
     from adagoal.api import certify_data as api
 
-    defaults = {parameter.name: parameter.default for parameter in click.get_current_context().command.params}
-    named = {name: value for name, value in given.items() if value not in (None, {}, defaults[name])}
-    folder = out or options.default_run_folder(Path(data).stem, named)
+    folder = out or options.default_run_folder(Path(data).stem, options.changed_options(given))
     result = api.certify_data(data, **given, out=folder)
     rows = [] if as_json else result.pairs_to_try()
     try:

@@ -12,11 +12,11 @@ import fcntl
 import importlib
 import json
 import os
-import selectors
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Any
 
@@ -73,36 +73,33 @@ def compile_in_processes(signatures: Signatures) -> int:
 
     Failures are ignored here: they come up again, with their traceback, when a run calls the function.
     """
-    start, n_done, n_compiled = time.monotonic(), 0, 0
-    waiting = iter(signatures.items())
+    start, waiting, n_compiled = time.monotonic(), list(signatures.items()), list[int]()
     _show(f"compiling, first run only: 0 of {len(signatures)} functions")
     processes = [_start_process() for _ in range(min(n_processes(), len(signatures)))]
-    try:
-        with selectors.DefaultSelector() as selector:
+
+    def feed(process: subprocess.Popen[str]) -> None:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        # Until nothing is waiting (IndexError), or the process has ended (OSError, or an empty answer).
+        with contextlib.suppress(IndexError, OSError, ValueError):
+            while True:
+                print(json.dumps(waiting.pop(0)), file=process.stdin, flush=True)
+                n_compiled.append(int(process.stdout.readline()))
+
+    with ThreadPoolExecutor(MAX_PROCESSES) as threads:
+        running = {threads.submit(feed, process) for process in processes}
+        try:
+            while running:
+                _, running = wait(running, timeout=0.5)
+                done, seconds = len(n_compiled), time.monotonic() - start
+                _show(f"compiling, first run only: {done} of {len(signatures)} functions, {seconds:.0f} s")
+        finally:
             for process in processes:
-                assert process.stdout is not None
-                selector.register(process.stdout, selectors.EVENT_READ, process)
-                _send_next(process, waiting)
-            while selector.get_map():
-                for key, _ in selector.select(timeout=0.5):
-                    answer = key.data.stdout.readline()
-                    if not answer:  # the process has ended
-                        selector.unregister(key.fileobj)
-                        continue
-                    n_done += 1
-                    n_compiled += int(answer)
-                    _send_next(key.data, waiting)
-                seconds = time.monotonic() - start
-                _show(f"compiling, first run only: {n_done} of {len(signatures)} functions, {seconds:.0f} s")
-    finally:
-        for process in processes:
-            process.kill()
-            process.wait()
-            for pipe in (process.stdin, process.stdout):
-                assert pipe is not None
-                with contextlib.suppress(OSError):  # what was not yet written is for a process that has ended
-                    pipe.close()
-    return n_compiled
+                process.kill()
+    for process in processes:
+        with contextlib.suppress(OSError), process:  # what was not yet written is for a process that has ended
+            pass
+    return sum(n_compiled)
 
 
 def n_processes() -> int:
@@ -110,7 +107,7 @@ def n_processes() -> int:
     return min(len(os.sched_getaffinity(0)), MAX_PROCESSES)
 
 
-def _start_process() -> subprocess.Popen[bytes]:
+def _start_process() -> subprocess.Popen[str]:
     numba: Any = importlib.import_module("numba")
     package = str(Path(__file__).parents[2])
     paths = [package, *filter(None, [os.environ.get("PYTHONPATH")])]
@@ -123,20 +120,9 @@ def _start_process() -> subprocess.Popen[bytes]:
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         env=variables,
+        text=True,
         start_new_session=True,  # Ctrl-C reaches only this process, which then kills the others
     )
-
-
-def _send_next(process: subprocess.Popen[bytes], waiting: Iterator[tuple[str, Sequence[Any]]]) -> None:
-    """Send a process its next function, or let it end after the last one."""
-    assert process.stdin is not None
-    item = next(waiting, None)
-    with contextlib.suppress(OSError):  # it has ended; the functions that are left are compiled later
-        if item is None:
-            process.stdin.close()
-        else:
-            process.stdin.write(json.dumps(item).encode() + b"\n")
-            process.stdin.flush()
 
 
 def serve_requests() -> None:

@@ -84,11 +84,12 @@ class TransitionCounts:
         done, steps = 0, (moves, landed)
         # Compiled code cannot replace the arrays by wider ones, so it returns at the first step that needs more room.
         while done < len(moves):
-            done = count_steps_from(*steps, done, self.n_actions, self.visits, self.seen, *self._transition_arrays())
+            done = count_steps_from(*steps, done, self.n_actions, self.visits, self.seen, *self.transition_arrays())
             if done < len(moves):
                 self.grow_successors(2 * self.successor.shape[1])
 
-    def _transition_arrays(self) -> tuple[NDArray[Any], ...]:
+    def transition_arrays(self) -> tuple[NDArray[Any], ...]:
+        """Return the arrays that :func:`count_transition` updates."""
         return self.successor, self.count, self.recent, self.support, self.n, self.settled
 
     def grow_successors(self, width: int) -> None:

@@ -18,7 +18,7 @@ from adagoal.core.environment import ExplorationPlan
 from adagoal.core.errors import InputError
 from adagoal.core.file_formats import COUNT_SCHEMA, check_json_value, object_schema
 from adagoal.core.linear_mixture import LinearMixture
-from adagoal.core.operators import LocalLowerBounds, backup_state
+from adagoal.core.operators import VECTOR_MATH_OPTIONS, LocalLowerBounds, backup_state
 from adagoal.core.transition_data import TransitionCounts, count_transition
 from adagoal.core.types import GridLayout, Longs, ObservedStates
 from adagoal.envs.assumption_tests import MarkovTests
@@ -137,6 +137,21 @@ class BaseEnv:
         self.mixture: LinearMixture | None = None
         self._diagnostics = Diagnostics()
 
+    @property
+    def warnings(self) -> list[str]:
+        """What a user should know about the environment, one line each."""
+        return self._diagnostics.list_warnings()
+
+    @property
+    def void_reasons(self) -> list[str]:
+        """Reasons for which no certificate can be given, one line each."""
+        return list(self._diagnostics.void_reasons)
+
+    @property
+    def is_restorable(self) -> bool:
+        """Whether :meth:`state` captures everything."""
+        return True
+
     @final
     def add_warning(self, line: str) -> None:
         """Add a warning, once."""
@@ -158,7 +173,6 @@ class EnvProperties(NamedTuple):
     has_virtual_start: bool  # the start is a state of its own, before the random first observation
     first_states: LabelledStates | None  # states known at first, without the virtual start; None if all are declared
     observed_states: ObservedStates  # how observations identify states; with the digests of the first states
-    reseeded: tuple[str, ...]  # random generators that every reset puts into the same state
     start_label: str | None  # what is observed in the start, which is called "start"; None if it is virtual or declared
 
 
@@ -179,11 +193,6 @@ class MonitoredEnv(BaseEnv, ABC):
         # Raised by the next rollout: raised at once, it would lose the transitions of this rollout.
         self._pending_failure: BaseException | None = None
         self._consecutive_kills = 0  # times in a row that a process was killed before its first step
-        if properties.reseeded:
-            self.add_warning(
-                f"every reset seeds the same random numbers ({', '.join(properties.reseeded)}): if steps draw them, "
-                "all episodes are alike and the certificates are wrong"
-            )
 
     @abstractmethod
     def _observed_labels(self) -> tuple[str, ...]:
@@ -301,9 +310,12 @@ class CountingEnv:
         # The start is known without being entered, so its mask is stored before the first step of the run.
         if not counts.visits[env.start] and not env.has_virtual_start:
             counts.mark_absent_pairs(self._action_masks.add_state_mask(env.start, env.action_mask))
-        # The transitions that are not counted yet: a pair s * A + a, or -1 - s for a reset in s; the next state; ...
-        self._pending: list[int] = []
-        self._n_counted = np.zeros(1, np.int64)  # pending transitions that a backup has counted already
+        # [n, 2] steps since the last flush: a pair s * A + a, or -1 - s for a reset in s; and the next state.
+        self._steps = np.empty((MAX_PENDING_STEPS, 2), np.int64)
+        # In Python, entries are written faster through a view.
+        self._step_writer = memoryview(self._steps)  # type: ignore[arg-type]
+        self._n_steps = 0
+        self._n_counted = np.zeros(1, np.int64)  # of these steps, those that a backup has counted already
 
     def must_reset(self, state: int) -> bool:
         """Return whether the state is terminal, or the environment truncated the episode."""
@@ -322,7 +334,7 @@ class CountingEnv:
         except BaseException as error:
             self._record_failure(error)
             return STEP_FAILED
-        self._pending += (-1 - state, next_state)
+        self._add_step(-1 - state, next_state)
         return next_state
 
     def take_action(self, state: int, action: int, rng: np.random.Generator) -> tuple[int, int]:
@@ -346,22 +358,27 @@ class CountingEnv:
         # In a terminal state the reset is the only action, so its mask does not matter.
         elif not terminated:
             self._check_action_mask(next_state)
-        # In one operation, after the state was marked: a signal must not leave half a transition behind.
-        self._pending += (pair, next_state)
+        self._add_step(pair, next_state)
         self._tries_left[pair] = tries_left = self._tries_left.get(pair, self._tries_before_replan[pair]) - 1
-        if len(self._pending) >= 2 * MAX_PENDING_STEPS:
-            self.flush_counts()
         return next_state, NEW_STATE if is_new else REPLAN_DUE if tries_left <= 0 else NO_EVENT
 
     def backup_and_choose(self, local: LocalLowerBounds, state: int, column: int) -> int:
         """Raise the bound of a column at a state, with all counts up to the last step; return the greedy action."""
         # Only counts are updated here. The log, the tests and the visits wait for the flush.
-        counts, pending = self._counts, self._pending
-        first = int(self._n_counted[0])
-        if 2 * first < len(pending):
-            moves, next_states = np.array(pending[2 * first :: 2]), np.array(pending[2 * first + 1 :: 2])
-            self._count_transitions(moves, next_states, first)
-        return int(backup_state(state, column, local, counts.successor, counts.count, counts.support, counts.n))
+        counts, steps = self._counts, (self._steps, self._n_steps, self._n_counted)
+        # Compiled code cannot enlarge the arrays. It stops at a full row, and returns a negative action.
+        while (action := _count_and_back_up(state, column, local, *steps, *counts.transition_arrays())) < 0:
+            counts.grow_successors(2 * counts.successor.shape[1])
+        return int(action)
+
+    def _add_step(self, move: int, next_state: int) -> None:
+        i = self._n_steps
+        self._step_writer[i, 0] = move
+        self._step_writer[i, 1] = next_state
+        # Last: a signal must not leave half a transition behind.
+        self._n_steps = i + 1
+        if self._n_steps == MAX_PENDING_STEPS:
+            self.flush_counts()
 
     def _record_failure(self, error: BaseException) -> None:
         # A transition that made the environment fail is missing from the data, which biases them. A process that was
@@ -382,36 +399,38 @@ class CountingEnv:
 
     def flush_counts(self) -> None:
         """Update the counts, the log of transitions and the tests."""
-        counts = self._counts
+        counts, n_steps = self._counts, self._n_steps
         # Contiguous like all other arrays: Numba would compile the kernels again for another memory layout.
-        moves, next_states = np.ascontiguousarray(np.array(self._pending, np.int64).reshape(-1, 2).T)
-        self._pending.clear()
-        states = np.where(moves >= 0, moves // counts.n_actions, -1 - moves)
+        moves, next_states = np.ascontiguousarray(self._steps[:n_steps].T)
+        self._n_steps = 0
         # Visits include resets, which have no pair.
+        states = np.where(moves >= 0, moves // counts.n_actions, -1 - moves)
         counts.visits += np.bincount(states, minlength=counts.n_states)
         if self._markov_tests is not None:
             self._markov_tests.add_transitions(moves, next_states)
         if counts.transition_log is not None:
             counts.transition_log.append_steps(moves, next_states)
-        self._count_transitions(moves, next_states, 0)
+        while not _count_steps(self._steps, n_steps, self._n_counted, *counts.transition_arrays()):
+            counts.grow_successors(2 * counts.successor.shape[1])
         self._n_counted[0] = 0
-
-    def _count_transitions(self, moves: Longs, next_states: Longs, first: int) -> None:
-        """Count transitions; ``first`` is the number of the first one among the pending ones."""
-        c = self._counts
-        arrays = (c.successor, c.count, c.recent, c.support, c.n, c.settled)
-        while not _count_pending(moves, next_states, first, self._n_counted, *arrays):
-            # Compiled code cannot enlarge the arrays. It stops at a full row, and the arrays below are new ones.
-            c.grow_successors(2 * c.successor.shape[1])
-            arrays = (c.successor, c.count, c.recent, c.support, c.n, c.settled)
 
 
 @compiled
-def _count_pending(moves, next_states, first, n_counted, *arrays):  # type: ignore[no-untyped-def]
+def _count_steps(steps, n_steps, n_counted, *arrays):  # type: ignore[no-untyped-def]
     """Count the transitions that are not counted yet; return False if a row has no room left."""
     # n_counted [1] is updated in compiled code, so no signal can come between a transition and its mark.
-    for i in range(n_counted[0] - first, len(moves)):
-        if moves[i] >= 0 and not count_transition(moves[i], next_states[i], *arrays):
+    for i in range(n_counted[0], n_steps):
+        if steps[i, 0] >= 0 and not count_transition(steps[i, 0], steps[i, 1], *arrays):
             return False
         n_counted[0] += 1
     return True
+
+
+@compiled(**VECTOR_MATH_OPTIONS)
+def _count_and_back_up(state, column, local, steps, n_steps, n_counted, *arrays):  # type: ignore[no-untyped-def]
+    """Count, then back up the state and return the action; -1 if a row has no room left."""
+    # One call of compiled code: Python spends about a microsecond on each, as much as on a step of a fast environment.
+    if not _count_steps(steps, n_steps, n_counted, *arrays):
+        return -1
+    successor, count, _, support, n, _ = arrays
+    return backup_state(state, column, local, successor, count, support, n)

@@ -9,18 +9,16 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import random
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from functools import partialmethod
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import gymnasium
 import numpy as np
 from gymnasium import spaces, wrappers
 
 from adagoal.core.errors import EnvironmentFailure, InputError, describe_exception, to_single_line
-from adagoal.core.random_streams import rng_states_equal
 from adagoal.core.types import MAX_ACTIONS
 from adagoal.core.user_code import USER_CODE_SECTION
 from adagoal.envs import observation_keys
@@ -149,29 +147,6 @@ class InProcessEnv:
         with self._convert_exceptions("has a random generator (np_random) that cannot be restored"):
             self._unwrapped_env.np_random.bit_generator.state = state
 
-    def find_reseeded_generators(self) -> tuple[tuple[str, ...], set[StateKey]]:
-        """Reset twice; return the random generators that every reset seeds alike, and the keys of the starts."""
-        legacy = np.random.mtrand._rand  # the generator of numpy.random.random() and the like
-        before, after = (legacy.get_state(), random.getstate()), []
-        starts: set[StateKey] = set()
-        for _ in range(2):
-            # Draw from each generator, so a state that is the same after both resets was set by them.
-            legacy.random()
-            random.random()
-            if self.generator_state():
-                self._unwrapped_env.np_random.random()
-            starts.add(self.reset()[0])
-            _, key, position, *_ = cast(tuple[Any, ...], legacy.get_state())
-            after.append((self.generator_state(), {"key": key, "position": position}, {"state": random.getstate()[1]}))
-        # These generators belong to the process of the user: the search must not change what they draw later.
-        legacy.set_state(before[0])
-        random.setstate(before[1])
-        names = "np_random", "numpy.random", "random"
-        reseeded = (
-            name for name, first, second in zip(names, *after, strict=True) if first and rng_states_equal(first, second)
-        )
-        return tuple(reseeded), starts
-
     def close(self) -> None:
         """Close the environment and ignore what it raises, since nothing depends on it any more."""
         with contextlib.suppress(InputError), self._convert_exceptions("cannot be closed"):
@@ -273,7 +248,6 @@ class SubprocessEnv:
     observation = partialmethod(_call_worker, "observation")
     generator_state = partialmethod(_call_worker, "generator_state")
     set_generator_state = partialmethod(_call_worker, "set_generator_state")
-    find_reseeded_generators = partialmethod(_call_worker, "find_reseeded_generators")
 
 
 EnvBackend = InProcessEnv | SubprocessEnv

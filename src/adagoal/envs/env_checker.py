@@ -14,38 +14,29 @@ from gymnasium import wrappers
 from adagoal.core.environment import ExplorationPlan
 from adagoal.core.errors import EnvironmentFailure, to_single_line
 from adagoal.core.transition_data import TransitionCounts
-from adagoal.envs.env_backends import EnvBackend
+from adagoal.core.user_code import USER_CODE_SECTION
+from adagoal.envs.env_backends import ActionMask, EnvBackend, InProcessEnv
 from adagoal.envs.gym_adapter import GymAdapter
 from adagoal.envs.observation_keys import StateKey, is_minigrid_env
 
 
-class InspectionWrapper(gymnasium.Wrapper[Any, Any, Any, Any]):
-    """A wrapper that inspects what the environment returns and changes nothing."""
+class InspectedEnv(InProcessEnv):
+    """An environment that is stepped as in a run, and whose observations and masks are looked at."""
 
-    def __init__(self, env: gymnasium.Env[Any, Any]) -> None:
-        super().__init__(env)
+    def __init__(self, env: gymnasium.Env[Any, Any], name: str, max_states: int | None) -> None:
+        super().__init__(env, name, max_states)
+        self._call_context = USER_CODE_SECTION  # MiniGrid computes its view, which is in the observation space
         self.invalid_observation: str | None = None  # the first observation that does not lie in its space
         self.has_action_mask = False  # whether ``info`` contains an ``action_mask``
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        """Reset the environment."""
-        # As a run calls it, so the check meets what a run would meet.
-        result = self.env.reset() if seed is None else self.env.reset(seed=seed)
-        self._inspect_result(result, 2)
-        return result
+    def _read_state_key(self, observation: Any) -> StateKey:
+        if self.invalid_observation is None and not self.env.observation_space.contains(observation):
+            self.invalid_observation = to_single_line(observation)
+        return super()._read_state_key(observation)
 
-    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
-        """Step the environment."""
-        result = self.env.step(action)
-        self._inspect_result(result, 5)
-        return result
-
-    def _inspect_result(self, result: Any, length: int) -> None:
-        if isinstance(result, tuple) and len(result) == length:
-            observation, info = result[0], result[-1]
-            self.has_action_mask |= isinstance(info, Mapping) and "action_mask" in info
-            if self.invalid_observation is None and not self.env.observation_space.contains(observation):
-                self.invalid_observation = to_single_line(observation)
+    def _read_action_mask(self, info: Any) -> ActionMask:
+        self.has_action_mask |= isinstance(info, Mapping) and "action_mask" in info
+        return super()._read_action_mask(info)
 
 
 def find_time_limit(env: gymnasium.Env[Any, Any]) -> int | None:

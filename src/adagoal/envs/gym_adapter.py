@@ -49,7 +49,6 @@ class IndexedEnv:
         self._start_seed = start_seed if isinstance(start_seed, int) else None
         self._rng_before_reset: dict[str, Any] = {}  # state of the generator before the last reset
         self._goal_space: GoalSpace | None = None  # receives every new state
-        self.reseeded: tuple[str, ...] = ()  # random generators that every reset puts into the same state
         start_keys = self._sample_start_keys()
         self._start_observation = backend.observation()  # unused if the start is virtual
         # A random first observation is a transition of a virtual start, so its distribution is learnt like any other.
@@ -80,16 +79,13 @@ class IndexedEnv:
         if not self._states_declared:
             first_states = list(zip(self.state_numbers, self.labels[self.has_virtual_start :], strict=True))
         sizes = self.n_actions, self.start, self.state_bound, self.initial_states
-        observed = self.observed_states(), self.reseeded, self._start_label
-        return EnvProperties(*sizes, self.has_virtual_start, first_states, *observed)
+        return EnvProperties(*sizes, self.has_virtual_start, first_states, self.observed_states(), self._start_label)
 
     def _sample_start_keys(self) -> set[StateKey]:
         """Return the keys of several first observations; a single key means a fixed start."""
         if self._start_seed is None:
-            # Different seeds, since a start may be random and the same for one seed.
-            seeded = {self.backend.reset(seed)[0] for seed in range(N_START_RESETS)}
-            self.reseeded, unseeded = self.backend.find_reseeded_generators()
-            return seeded | unseeded
+            # Different seeds, since a start may be random and the same for one seed; and as a run resets.
+            return {self.backend.reset(seed)[0] for seed in (*range(N_START_RESETS), None, None)}
         # A start seed fixes the start by seeding np_random in every reset. The dynamics then need the old generator
         # back, else all episodes would draw the same numbers.
         if not self.backend.generator_state():

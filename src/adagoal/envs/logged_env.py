@@ -120,22 +120,12 @@ class LoggedEnv(BaseEnv):
         return None
 
     @property
-    def warnings(self) -> list[str]:
-        """What a user should know about the log, one line each."""
-        return self._diagnostics.list_warnings()
-
-    @property
     def void_reasons(self) -> list[str]:
         """Reasons for which no certificate can be given, those that the tests found included."""
         return [*self._diagnostics.void_reasons, *self._markov_tests.describe_violations()]
 
     def reset_with_seed(self, seed: int) -> None:
         """Do nothing: a log has no position."""
-
-    @property
-    def is_restorable(self) -> bool:
-        """A log has no state."""
-        return True
 
     def state(self) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
         """Return nothing: the log itself is not saved."""

@@ -41,9 +41,8 @@ def windy_mixture(
     the kernels are calm and the differences wind - calm, which are signed measures, and theta = (1, ...). The start is
     in the middle.
     """
-    cells, moves = _parse_grid_shape(shape)
+    cells, moves = _parse_grid_shape(shape, d)
     check_integer("d", d, 1, 1 + 4 * len(moves))
-    check_total_size("cells, actions, d", len(cells), len(moves), d)
     check_number("strength", strength, 0, 1, closed="(]")
     if not isinstance(signed, bool):
         raise InputError(f"signed: must be true or false, got {signed!r}")
@@ -65,9 +64,8 @@ def windy_mixture(
 
 def slippery_mixture(*, shape: str = "8x8", d: int = 3, theta: Sequence[float] | None = None) -> TabularMDP:
     """A grid with d levels of friction: on level i a move goes i cells far."""
-    cells, moves = _parse_grid_shape(shape)
+    cells, moves = _parse_grid_shape(shape, d)
     check_integer("d", d, 2, 20)
-    check_total_size("cells, actions, d", len(cells), len(moves), d)
     kernels = [_grid_transition_kernel(cells, [[(1.0, i * move)] for move in moves]) for i in range(d)]
     weights = np.full(d, 0.2 / (d - 1)) if theta is None else parse_mixture_weights(theta, d)
     if theta is None:
@@ -83,6 +81,7 @@ def inventory_mixture(
     The inventory is half full at the start.
     """
     from scipy import sparse
+    from scipy.stats import poisson
 
     check_integer("capacity", capacity, 1, 99_999)
     check_integer("d", d, 1, 8)
@@ -93,12 +92,11 @@ def inventory_mixture(
     stock, order, demand = np.meshgrid(np.arange(capacity + 1), np.arange(orders), np.arange(n_demands), indexing="ij")
     next_stock = np.maximum(np.minimum(stock + order, capacity) - demand, 0).ravel()
     pair = (stock * orders + order).ravel()
-    log_factorial = np.array([math.lgamma(j + 1.0) for j in range(n_demands)])
     kernels, shape = [], ((capacity + 1) * orders, capacity + 1)
     for i in range(d):
-        # In logarithms, since the powers and factorials overflow. Divided by the sum, because the tail is cut off.
-        poisson = np.exp(np.arange(n_demands) * math.log(2.0**i) - 2.0**i - log_factorial)
-        probability = np.broadcast_to(poisson / poisson.sum(), stock.shape).ravel()
+        share = poisson.pmf(np.arange(n_demands), 2.0**i)
+        # Divided by the sum, because the tail is cut off.
+        probability = np.broadcast_to(share / share.sum(), stock.shape).ravel()
         kernels.append(sparse.csr_matrix((probability, (pair, next_stock)), shape=shape))
     features = mixture_from_kernels(kernels, orders, start=(capacity + 1) // 2)
     return model_from_mixture(features, _default_weights(theta, d), "mixture-inventory")
@@ -113,9 +111,7 @@ def weather_mixture(
     in the direction of the action. Unlike in :func:`windy_mixture`, all winds are equally strong. The start is in the
     middle.
     """
-    cells, moves = _parse_grid_shape(shape)
-    check_integer("d", d, 1, 100)
-    check_total_size("cells, actions, d", len(cells), len(moves), d)
+    cells, moves = _parse_grid_shape(shape, d)
     check_integer("seed", seed, 0, 2**31)
     check_number("strength", strength, 0, 1, closed="(]")
     winds = moves[np.random.default_rng(seed).integers(len(moves), size=(d - 1, len(cells)))]
@@ -158,7 +154,7 @@ def _default_weights(theta: Sequence[float] | None, d: int) -> Floats:
     return decreasing / decreasing.sum() if theta is None else parse_mixture_weights(theta, d)
 
 
-def _parse_grid_shape(shape: str) -> tuple[Longs, Longs]:
+def _parse_grid_shape(shape: str, d: int) -> tuple[Longs, Longs]:
     """Return the cells [S, n] of a box such as 8x8 or 10x10x10, and its moves [2 n, n] (2-d: up, right, down, left)."""
     try:
         sides = [int(side) for side in shape.split("x")]
@@ -169,6 +165,8 @@ def _parse_grid_shape(shape: str) -> tuple[Longs, Longs]:
     cells = np.stack(np.meshgrid(*(np.arange(side) for side in sides), indexing="ij"), axis=-1).reshape(-1, len(sides))
     unit = np.eye(len(sides), dtype=np.int64)
     moves = np.stack([-unit[0], unit[1], unit[0], -unit[1], *(sign * e for e in unit[2:] for sign in (1, -1))])
+    check_integer("d", d, 1, 100)
+    check_total_size("cells, actions, d", len(cells), len(moves), d)
     return cells, moves
 
 

@@ -255,6 +255,7 @@ class MiniGridKeyReader:
     def __init__(self, base: Any) -> None:
         self._minigrid_env = base
         self._cells: list[Any] = []  # at the last call
+        self._kinds: list[Any] = []  # of these cells
         self._parts: list[bytes] = []  # keys of the cells; those of neighbouring empty cells and walls are joined
         self._object_places: list[tuple[int, int]] = []  # (part, cell) of every other object
 
@@ -264,14 +265,18 @@ class MiniGridKeyReader:
         cells, (x, y) = base.grid.grid, base.agent_pos
         # Lists compare their entries by identity first, so an unchanged grid takes a few microseconds.
         if cells != self._cells:
-            self._join_constant_cells(cells)
+            # A reset makes new walls, most often in the same places.
+            self._cells, kinds = list(cells), [thing and thing.type for thing in cells]
+            if kinds != self._kinds:
+                self._kinds = kinds
+                self._join_constant_cells(cells)
         for part, cell in self._object_places:
             self._parts[part] = _minigrid_object_key(cells[cell])
         head = bytes((x, y, base.agent_dir)) + _minigrid_object_key(base.carrying)
         return head + b"".join(self._parts) + str(base.mission).encode()
 
     def _join_constant_cells(self, cells: list[Any]) -> None:
-        self._cells, self._parts, self._object_places = list(cells), [], []
+        self._parts, self._object_places = [], []
         constant: list[bytes] = []
         for cell, thing in enumerate(cells):
             if thing is None or thing.type == "wall":

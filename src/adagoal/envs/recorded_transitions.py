@@ -105,14 +105,8 @@ class _Numbering(dict[Any, int]):
         self[value] = number = len(self)
         return number
 
-    def number_all(self, values: Any) -> Longs:
-        """Return the numbers [N] of values; integer arrays are numbered without a loop over their entries."""
-        if isinstance(values, np.ndarray) and values.dtype.kind in "iu":
-            distinct, first, inverse = np.unique(values, return_index=True, return_inverse=True)
-            numbers, order = np.zeros(len(distinct), np.int64), np.argsort(first)
-            numbers[order] = [self[value] for value in distinct[order].tolist()]
-            found: Longs = numbers[inverse]
-            return found
+    def number_all(self, values: Sequence[Any]) -> Longs:
+        """Return the numbers [N] of values."""
         return np.fromiter(map(self.__getitem__, values), np.int64, len(values))
 
 
@@ -128,8 +122,7 @@ class _Table:
         missing = [column for column in needed if column not in self.names]
         if missing:
             hint = "an event log needs the columns case and activity, other logs state, action and next_state"
-            text = f"no column {missing[0]} among {', '.join(header) or 'none'}; {hint}"
-            raise _error(name, f"{text}")
+            raise _error(name, f"no column {missing[0]} among {', '.join(header) or 'none'}; {hint}")
         for column in (*COLUMN_NAMES, "activity"):
             if self.names.count(column) > 1:
                 raise _error(name, f"two columns {column}; leave one out")
@@ -139,7 +132,8 @@ class _Table:
 
     def add_columns(self, columns: Mapping[str, Any]) -> None:
         """Add rows, given by their columns; columns of other names are ignored."""
-        used = {name: _as_sequence(self._name, name, columns[name]) for name in self._used_columns()}
+        names = ["episode", "activity"] if self._is_event_log else [n for n in COLUMN_NAMES if n in self.names]
+        used = {name: _to_list(self._name, name, columns[name]) for name in names}
         lengths = {name: len(values) for name, values in used.items()}
         if len(set(lengths.values())) > 1:
             sizes = ", ".join(f"{name} {size}" for name, size in lengths.items())
@@ -149,7 +143,8 @@ class _Table:
                 self._pieces["state"].append(self._states.number_all(used["activity"]))
             else:
                 # One sequence s, s', s, s', ..., so states are numbered in the order of the rows.
-                self._pieces["state"].append(self._states.number_all(_interleave(used["state"], used["next_state"])))
+                visited = [*itertools.chain.from_iterable(zip(used["state"], used["next_state"], strict=True))]
+                self._pieces["state"].append(self._states.number_all(visited))
                 self._pieces["action"].append(self._actions.number_all(used["action"]))
             if "episode" in used:
                 self._pieces["episode"].append(self._episodes.number_all(used["episode"]))
@@ -159,14 +154,7 @@ class _Table:
             self._pieces["terminated"].append(self._read_flags(used["terminated"]))
         self._n_rows += next(iter(lengths.values()))
 
-    def _used_columns(self) -> list[str]:
-        if self._is_event_log:
-            return ["episode", "activity"]
-        return [name for name in COLUMN_NAMES if name in self.names]
-
-    def _read_flags(self, values: Any) -> Bools:
-        if isinstance(values, np.ndarray) and values.dtype.kind == "b":
-            return values
+    def _read_flags(self, values: Sequence[Any]) -> Bools:
         numbers = _Numbering()
         column = numbers.number_all(values)
         flags = [FLAGS.get(str(value).strip().lower()) for value in numbers]
@@ -218,11 +206,11 @@ def _check_values(table: _Table, numbers: _Numbering, column: Longs, per_row: in
         raise _error(table._name, f"{len(names)} actions; at most {MAX_ACTIONS} are possible")
 
 
-def _as_sequence(name: str, column: str, values: Any) -> Any:
-    """Return a column as a one-dimensional integer or Boolean array, or as a list."""
-    array = values if isinstance(values, np.ndarray) else np.asarray(values) if hasattr(values, "__array__") else None
-    if array is None:
+def _to_list(name: str, column: str, values: Any) -> list[Any]:
+    """Return a column as a list; NumPy numbers become Python numbers, which are found faster in a dictionary."""
+    if not hasattr(values, "__array__"):
         return list(values)
+    array = np.asarray(values)
     if array.ndim != 1:
         raise _error(name, f"{column} must have one dimension, got the shape {list(array.shape)}")
     if array.dtype.kind == "f":
@@ -230,14 +218,8 @@ def _as_sequence(name: str, column: str, values: Any) -> Any:
         if len(wrong):
             text = f"{column} must be a whole number or text, got {array[wrong[0]]:g}"
             raise _error(name, f"row {wrong[0]}: {text}")
-        return array.astype(np.int64)
-    return array if array.dtype.kind in "iub" else array.tolist()
-
-
-def _interleave(first: Any, second: Any) -> Any:
-    if all(isinstance(part, np.ndarray) and part.dtype.kind in "iu" for part in (first, second)):
-        return np.column_stack([first, second]).ravel()
-    return list(itertools.chain.from_iterable(zip(first, second, strict=True)))
+        array = array.astype(np.int64)
+    return list(array.tolist())
 
 
 def _read_csv(path: Path, renamed: Mapping[str, str]) -> RecordedTransitions:
@@ -322,8 +304,7 @@ def _read_minari_episodes(dataset: Any) -> RecordedTransitions:
         columns["terminated"].append(np.asarray(episode.terminations, np.int64))
         columns["episode"].append(np.full(len(seen) - 1, number))
     table = _Table("", COLUMN_NAMES, {})
-    joined = {name: np.concatenate(parts) for name, parts in columns.items()}
-    table.add_columns(joined | {"terminated": joined["terminated"].astype(bool)})
+    table.add_columns({name: np.concatenate(parts) for name, parts in columns.items()})
     return table.finish()
 
 
@@ -348,7 +329,9 @@ def _transitions_of_cases(name: str, activities: tuple[Any, ...], activity: Long
     moves, terminated = np.zeros(n_transitions, np.int64), next_state == end
     # Activities were numbered in the order of the file; transitions are counted case by case.
     numbering = _Numbering()
-    state, next_state = numbering.number_all(_interleave(state, next_state)).reshape(-1, 2).T.copy()
+    state, next_state = (
+        numbering.number_all(np.column_stack([state, next_state]).ravel().tolist()).reshape(-1, 2).T.copy()
+    )
     states = tuple(states[number] for number in numbering)
     return RecordedTransitions(
         name, states, (EVENT_ACTION,), state, moves, next_state, terminated, True, begins_episode

@@ -41,12 +41,10 @@ EnvLike = str | GymEnv | TabularEnv | TabularMDP
 
 MODEL_BUILDERS: dict[str, Callable[..., TabularMDP]] = {
     "two-room": toy_models.two_room_grid,
-    "two-room-right": functools.partial(toy_models.two_room_grid, layout="right"),
     "grid": toy_models.open_grid_model,
     "grid-file": toy_models.grid_from_file,
     "maze": toy_models.random_maze,
     "chain": toy_models.chain_model,
-    "waiting-chain": toy_models.waiting_chain,
     "rare-exit": toy_models.rare_exit_chain,
     "trap-chain": toy_models.trap_chain,
     "fan": toy_models.fan_model,

@@ -153,24 +153,9 @@ class ModelSimulator(BaseEnv):
         n = self._n_observations
         return None if n is None else ObservedStates({"kind": "states", "first": 0, "size": n})
 
-    @property
-    def warnings(self) -> list[str]:
-        """What a user should know about the environment, one line each."""
-        return self._diagnostics.list_warnings()
-
-    @property
-    def void_reasons(self) -> list[str]:
-        """Reasons for which no certificate can be given, one line each."""
-        return list(self._diagnostics.void_reasons)
-
     def reset_with_seed(self, seed: int) -> None:
         """Reset to the start; the simulator draws from the generator of the caller, so it needs no seed."""
         self._position[:] = self.start, -1, 0
-
-    @property
-    def is_restorable(self) -> bool:
-        """A simulator can be restored at any time."""
-        return True
 
     def state(self) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
         """Return the position, the diagnostics, and the states met if they are numbered in this order."""

@@ -27,8 +27,7 @@ MAX_MODEL_STATES = 100_000  # a larger model takes minutes to build, row by row
 MAX_CELLS = 1_000_000
 GRID_MOVES = ((-1, 0), (0, 1), (1, 0), (0, -1))  # row and column steps of the actions up, right, down, left
 
-TWO_ROOM_LAYOUTS = {
-    "left": """\
+TWO_ROOM_LAYOUT = """\
 S.......##
 #######.##
 ......#.##
@@ -38,19 +37,8 @@ S.......##
 ........##
 ......####
 ......##BB
-.#######BB""",
-    "right": """\
-S.......
-........
-######..
-.....#..
-.#####..
-..#.....
-..#..###
-..#..#BB
-.....#BB""",
-}
-"""52 cells each, 48 of them in a first room with a spiral. The layouts are ours: the paper's text does not show one."""
+.#######BB"""
+"""52 cells, 48 of them in a first room with a spiral. The layout is ours: the paper's text does not show one."""
 
 TransitionRow = dict[int, float]
 GridCell = tuple[int, int]
@@ -68,19 +56,6 @@ def chain_model(*, n_states: int = 10, slip: float = 0.0) -> TabularMDP:
         left, right = max(s - 1, 0), min(s + 1, n_states - 1)
         rows += [_merge_successors((left, 1 - slip), (right, slip)), _merge_successors((right, 1 - slip), (left, slip))]
     return model_from_rows(rows, 2, name="chain")
-
-
-def waiting_chain(*, n_states: int = 5, stay: float = 0.9) -> TabularMDP:
-    """A line: action 1 stays with probability ``stay``, else goes right; action 0 returns to s0.
-
-    V*(s0 -> g) = g / (1 - stay), with a standard deviation of nearly the same size.
-    """
-    check_integer("n_states", n_states, 2, MAX_MODEL_STATES)
-    check_number("stay", stay, 0, 1, closed="[)")
-    rows = []
-    for s in range(n_states):
-        rows += [{0: 1.0}, _merge_successors((min(s + 1, n_states - 1), 1 - stay), (s, stay))]
-    return model_from_rows(rows, 2, name="waiting-chain")
 
 
 def rare_exit_chain(*, n_states: int = 4, p: float = 0.001) -> TabularMDP:
@@ -278,11 +253,9 @@ def grid_from_file(*, path: str, slip: float = 0.1, eta: float = 0.001) -> Tabul
     return grid_from_text(text, slip=slip, eta=eta, name=Path(path).stem)
 
 
-def two_room_grid(*, layout: str = "left", eta: float = 0.001, slip: float = 0.1) -> TabularMDP:
+def two_room_grid(*, eta: float = 0.001, slip: float = 0.1) -> TabularMDP:
     """The 52-state two-room grid: a spiral room around s0, and a closed 2 x 2 room entered by chance alone."""
-    if layout not in list(TWO_ROOM_LAYOUTS):
-        raise InputError(f"layout: must be one of {', '.join(TWO_ROOM_LAYOUTS)}, got {layout!r}")
-    return grid_from_text(TWO_ROOM_LAYOUTS[layout], slip=slip, eta=eta, name=f"two-room-{layout}")
+    return grid_from_text(TWO_ROOM_LAYOUT, slip=slip, eta=eta, name="two-room")
 
 
 def open_grid_model(*, rows: int = 4, cols: int = 5, slip: float = 0.1) -> TabularMDP:

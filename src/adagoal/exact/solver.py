@@ -6,9 +6,8 @@ For a goal g, a set of states and often a single one, the optimal values solve (
 
 The reset, action number A, leads to s0 with certainty and is the only action of a terminal state.
 
-*Infinite values* are found on the graph, never by size. With the reset, every failure can be retried, so all values of
-g are finite as soon as some path leads from s0 to g. Without it, V*(s) is finite if some policy reaches g from s with
-probability one.
+*Infinite values* are found on the graph, never by size. Every failure can be retried by a reset, so all values of g are
+finite as soon as some path leads from s0 to g.
 
 *Precision.* Every step costs one, so a Bellman residual is a relative error: if |TV - V| <= r < 1 at every s outside g,
 then the greedy policy pi of V reaches g with probability one, and
@@ -59,21 +58,6 @@ def is_at_most(value: ArrayLike, bound: ArrayLike) -> Bools:
     limit = np.asarray(bound, float)
     result: Bools = np.asarray(value, float) <= limit + FLOAT_ERROR * np.maximum(1.0, np.abs(limit))
     return result
-
-
-def optimal_values(mdp: TabularMDP, goals: Sequence[GoalStates] | None = None, *, reset: bool = True) -> Floats:
-    """V*(s -> g) as [S, G], infinite if no policy reaches g surely; all states are goals unless given.
-
-    ``reset=False`` removes the reset action (the reset-free problem of ``lemma_exp_sep``).
-    """
-    targets, model = to_target_goals(mdp, goals), to_sparse_model(mdp, reset)
-    V: Floats = hop_counts_to_goals(model, *reversed_edges(model), targets, np.inf)
-    # With the reset, one path from s0 makes all values finite. Only the other goals need the search below.
-    for column in range(targets.size):
-        if not (reset and np.isfinite(V[mdp.start, column])):
-            sure = almost_sure_states(model, membership_mask(targets.column, column))
-            V[:, column] = np.where(sure, V[:, column], np.inf)
-    return _solve_all_goals(model, targets, V, np.inf)
 
 
 def policy_values(mdp: TabularMDP, actions: ArrayLike, goal: GoalStates) -> Floats:
@@ -131,16 +115,11 @@ def optimal_distances(mdp: TabularMDP, goals: Sequence[GoalStates] | None = None
         V = hop_counts_to_goals(model, *backwards, select_targets(targets, block), cap)
         reached = V[mdp.start] < cap
         goal = block[reached]
-        best[goal] = _solve_all_goals(model, select_targets(targets, goal), V[:, reached], cap)[mdp.start]
+        best[goal] = solve_all_goals(model, select_targets(targets, goal), V[:, reached], cap)[mdp.start]
     return np.where(is_at_most(best, within), best, np.inf)
 
 
-def diameter(mdp: TabularMDP, *, reset: bool = True) -> float:
-    """D = max_{s, g} V*(s -> g) (definition ``def_VSSP``); with the reset at most 1 + max_g V*(s0 -> g)."""
-    return float(optimal_values(mdp, reset=reset).max())
-
-
-def _solve_all_goals(model: SparseModel, targets: TargetGoals, V: Floats, cap: float) -> Floats:
+def solve_all_goals(model: SparseModel, targets: TargetGoals, V: Floats, cap: float) -> Floats:
     """V* [S, G] from the hops V [S, G], whose infinite entries are exact; values above the cap need not be."""
     V, residual = run_value_iteration(model, targets, V, cap, MAX_RESIDUAL, MAX_IMPROVEMENT_SWEEPS)
     for j in np.flatnonzero(residual > MAX_RESIDUAL):
@@ -188,8 +167,17 @@ def _improve_until_best(model: SparseModel, actions: Actions, goal: Bools, finit
 
 def _policy_chain(model: SparseModel, actions: Actions, goal: Bools) -> SparseModel:
     """A stationary policy [S] as a model with one action and no reset; the rows of ``goal`` [S] are empty."""
-    rows, terminal = policy_rows(model, actions, goal), np.zeros(actions.size, bool)
-    return SparseModel(*rows, terminal, model.start, False)
+    n_states, A = actions.size, (model.indptr.size - 1) // actions.size
+    resets = ~goal & (model.terminal | (actions == A))
+    pairs = np.arange(n_states) * A + np.minimum(actions, A - 1)
+    length = np.where(goal, 0, np.where(resets, 1, np.diff(model.indptr)[pairs]))
+    indptr = np.concatenate([[0], np.cumsum(length)])
+    entries = np.repeat(model.indptr[pairs] - indptr[:-1], length) + np.arange(indptr[-1])
+    # The row of a reset has the length one of another row, whose entry is replaced.
+    to_start = np.repeat(resets, length)
+    successors = np.where(to_start, model.start, model.successors[entries]).astype(np.int32)
+    probabilities = np.where(to_start, 1.0, model.probabilities[entries])
+    return SparseModel(indptr, successors, probabilities, np.zeros(n_states, bool), model.start, False)
 
 
 def _almost_sure_hops(chain: SparseModel, goal: Bools) -> Floats:
@@ -339,61 +327,6 @@ def hop_counts_to_goals(model: SparseModel, indptr: Longs, sources: Ints, target
         for s in range(distance.size):
             counts[s, g] = min(distance[s], by_reset) if distance[s] < np.inf else np.inf
     return counts
-
-
-@compiled
-def policy_rows(model: SparseModel, actions: Actions, goal: Bools) -> tuple[Longs, Ints, Floats]:
-    """Rows (indptr [S + 1], successors, probabilities) of a stationary policy [S]; those of ``goal`` [S] are empty."""
-    n_states = actions.size
-    n_actions = (model.indptr.size - 1) // n_states
-    indptr = np.zeros(n_states + 1, np.int64)
-    successors = np.empty(model.successors.size + n_states, np.int32)
-    probabilities = np.empty(successors.size)
-    end = 0
-    for s in range(n_states):
-        if not goal[s] and (model.terminal[s] or actions[s] == n_actions):
-            successors[end], probabilities[end] = model.start, 1.0
-            end += 1
-        elif not goal[s]:
-            x = s * n_actions + actions[s]
-            for k in range(model.indptr[x], model.indptr[x + 1]):
-                successors[end], probabilities[end] = model.successors[k], model.probabilities[k]
-                end += 1
-        indptr[s + 1] = end
-    return indptr, successors[:end].copy(), probabilities[:end].copy()
-
-
-@compiled
-def almost_sure_states(model: SparseModel, goal: Bools) -> Bools:
-    """States from which some policy reaches ``goal`` [S] with probability one, as a mask [S].
-
-    This is the largest set in which a policy can stay while the goal remains reachable. States from which the actions
-    that stay inside the set cannot lead to the goal are removed until nothing changes.
-    """
-    indptr, successors = model.indptr, model.successors
-    n_states = model.terminal.size
-    n_actions = (indptr.size - 1) // n_states
-    inside = np.ones(n_states, np.bool_)
-    while True:
-        attracted = goal.copy()
-        grew = True
-        while grew:
-            grew = False
-            for s in range(n_states):
-                if attracted[s]:
-                    continue
-                # The reset stays inside the set: the start is attracted.
-                attracted[s] = model.reset and attracted[model.start]
-                for a in range(0 if model.terminal[s] else n_actions):
-                    stays, approaches = True, False
-                    for k in range(indptr[s * n_actions + a], indptr[s * n_actions + a + 1]):
-                        stays &= inside[successors[k]]
-                        approaches |= attracted[successors[k]]
-                    attracted[s] |= stays and approaches
-                grew |= attracted[s]
-        if (attracted == inside).all():
-            return inside
-        inside = attracted
 
 
 @compiled

@@ -19,6 +19,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
+from scipy.optimize import minimize
 from scipy.special import chdtrc
 
 from adagoal.core.exploration_run import SavedEstimates
@@ -155,7 +156,7 @@ def chi_square_tail(freedom: Floats | float, value: Floats | float) -> Floats:
 def likeliest_theta(mixture: LinearMixture, counts: Floats) -> Floats:
     """Approximate maximiser of sum_k c_k ln <phi_k, theta> over theta0 + N z, with counts [K] of the distinct vectors.
 
-    Newton's method, with every count PSEUDO_COUNT larger.
+    Every count is PSEUDO_COUNT larger.
     """
     theta0, N = mixture.theta_parametrisation
     _, phi = mixture.distinct_features
@@ -165,25 +166,19 @@ def likeliest_theta(mixture: LinearMixture, counts: Floats) -> Floats:
     ridge, tiny = 1e-3 / mixture.B**2, 0.5 * PSEUDO_COUNT / float(c.sum())
     rows, p0 = phi @ N, phi @ theta0
 
-    def objective(z: Floats) -> tuple[float, Floats, Floats]:
-        """The objective, its first derivative in p_k, and minus the second."""
+    def loss(z: Floats) -> tuple[float, Floats]:
+        """Minus the objective, and its gradient."""
         p = p0 + rows @ z
         up, low = np.maximum(p, tiny), np.minimum(p - tiny, 0.0) / tiny
         value = float(c @ (np.log(up) + low - low**2 / 2)) - ridge * float(z @ z) / 2
-        return value, c * np.where(p > tiny, 1.0 / up, (1.0 - low) / tiny), c / up**2
+        return -value, ridge * z - rows.T @ (c * np.where(p > tiny, 1.0 / up, (1.0 - low) / tiny))
+
+    def hessian(z: Floats) -> Floats:
+        curvature: Floats = (rows.T * (c / np.maximum(p0 + rows @ z, tiny) ** 2)) @ rows
+        return curvature + ridge * np.eye(len(z))
 
     z = np.zeros(N.shape[1])
-    for _ in range(100):
-        value, slope, curvature = objective(z)
-        gradient = rows.T @ slope - ridge * z
-        step = np.linalg.solve((rows.T * curvature) @ rows + ridge * np.eye(len(z)), gradient)
-        rise = float(gradient @ step)
-        if rise < 1e-9:
-            break
-        # Halve the step until the objective rises enough: far from the maximum a full step may overshoot.
-        size = 1.0
-        while size > 1e-9 and objective(z + size * step)[0] < value + 0.1 * size * rise:
-            size /= 2.0
-        z = z + size * step
+    if len(z):
+        z = minimize(loss, z, method="trust-exact", jac=True, hess=hessian, tol=1e-8 * float(c.sum())).x
     theta: Floats = theta0 + N @ z
     return theta

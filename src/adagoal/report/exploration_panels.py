@@ -183,16 +183,13 @@ def settings_panel(source: ExplorationSource) -> PanelContent:
         "seconds": f"{result.wall_seconds:.2f}",
         "states seen": int((result.arrays["visits"] > 0).sum()),
     }
-    return PanelContent(html=render_macro("shared.html", "settings", "Parameters", values, _explain_parameters(result)))
-
-
-def _explain_parameters(result: Result) -> dict[str, str]:
     claim = "the probability that any certificate is wrong, at most"
-    return {
+    notes = {
         "radius": "L: the run looks for all goals within this many expected steps",
         "epsilon": "the policy of a finished goal needs at most this many steps more than the best one",
-        "delta": claim if result.guarantee else f"no meaning here: {result.setting.method} gives no guarantee",
+        "delta": claim if result.guarantee else f"no meaning here: {setting.method} gives no guarantee",
     }
+    return PanelContent(html=render_macro("shared.html", "settings", "Parameters", values, notes))
 
 
 PANELS = (

@@ -514,8 +514,6 @@ class RunFolder:
         return [name for name in (*names, "report.html", "log.csv") if os.path.lexists(self.path / name)]
 
     def _write_staged_file(self, name: str, content: FileContent, written: list[Path]) -> ManifestEntry:
-        if not is_valid_file_name(name):
-            raise InputError(f"{self.path / name}: not a name for a file of a run")
         sink = _write_new_file(staged_file_path(self.path, name, self._generation), content, written)
         return ManifestEntry(self._generation, sink.size, sink.digest.hexdigest())
 
@@ -557,9 +555,8 @@ class RunFolder:
                 with file_io.report_write_errors(self.path / name):
                     os.replace(source, self.path / name)
         # Before files are removed: the old copy still names those of the state before.
-        with file_io.report_write_errors(self.path / MANIFEST_BACKUP_FILE):
-            self._write_manifest_backup(manifest, raw)
         file_io.remove_partial_files(self.path)
+        self._write_manifest_backup(raw)
         checkpoints = self.path / CHECKPOINTS_FOLDER
         needed = {staged_file_path(self.path, n, e.generation) for c in manifest.checkpoints for n, e in c.items()}
         staged = {checkpoints / name for name in _list_folder(checkpoints) if self._staged_name_pattern.fullmatch(name)}
@@ -567,17 +564,13 @@ class RunFolder:
             with contextlib.suppress(OSError):  # a file that cannot be removed does no harm
                 leftover.unlink(missing_ok=True)
 
-    def _write_manifest_backup(self, manifest: Manifest, raw: bytes) -> None:
+    def _write_manifest_backup(self, raw: bytes) -> None:
         target = self.path / MANIFEST_BACKUP_FILE
         # Opening a folder comes here too, and should not write if nothing is left to do.
         with contextlib.suppress(InputError):
             if read_manifest(target)[1] == raw:
                 return
-        path = staged_file_path(self.path, MANIFEST_BACKUP_FILE, manifest.generation)
-        # A copy that was cut off may have left this file, and _write_new_file writes new files only.
-        path.unlink(missing_ok=True)
-        _write_new_file(path, file_io.bytes_content(raw), [])
-        os.replace(path, target)
+        file_io.write_atomically(target, file_io.bytes_content(raw))
 
 
 class _HashingWriter(io.RawIOBase):

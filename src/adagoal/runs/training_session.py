@@ -9,14 +9,19 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from adagoal import goal_rules
-from adagoal.core.argument_checks import check_arguments, check_folder_path, check_integer, declared_settings
+from adagoal.core.argument_checks import (
+    check_arguments,
+    check_field_values,
+    check_folder_path,
+    check_integer,
+    declared_settings,
+)
 from adagoal.core.errors import InputError, Status
 from adagoal.core.file_io import arrays_content
 from adagoal.core.installation import require_package
@@ -69,21 +74,15 @@ class TensorBoardObserver:
 
 
 @dataclass(frozen=True)
-class TrainingLimits:
+class TrainingLimits(TrainingOptions):
     """How training is executed; no part of its settings, and free to change when it is resumed."""
 
-    workers: int = 0  # rollout processes; 0: one per core
-    minutes: float = math.inf
     pause: int = 0  # steps after which it ends with a test, to be resumed later; 0: all
-    checkpoint_every: int = 0  # cycles; 0: adapt to how long a save takes
     step_timeout: float | None = None  # seconds after which a step of the environment counts as hanging
-    tensorboard: str | Path | None = None
     make_rollouts: RolloutFactory = RolloutWorkers  # makes the engine that plays
 
     def __post_init__(self) -> None:
-        check_arguments(
-            TrainingOptions, workers=self.workers, minutes=self.minutes, checkpoint_every=self.checkpoint_every
-        )
+        check_field_values(self)
         check_arguments(ExecutionOptions, step_timeout=self.step_timeout)
         check_integer("pause", self.pause, 0, 10**12)
         if not callable(self.make_rollouts):
