@@ -26,7 +26,7 @@ from websockets.sync.client import connect
 
 NAMES = ("chromium", "chromium-browser", "google-chrome")
 HOW = "no Chromium: apt-get install chromium"
-PATIENCE = 60.0
+TIME_LIMIT = 60.0
 
 
 def found() -> str | None:
@@ -60,7 +60,7 @@ class Browser:
     ) -> None:
         self._open.close()
         self._process.terminate()
-        self._process.wait(PATIENCE)
+        self._process.wait(TIME_LIMIT)
         shutil.rmtree(self._profile, ignore_errors=True)
 
     def open(self, address: str, width: int = 1200, height: int = 900, dark: bool = False) -> Page:
@@ -84,7 +84,7 @@ class Browser:
         question = {"id": self._number, "method": method, "params": parameters}
         self._link.send(json.dumps(question | ({"sessionId": session} if session else {})))
         while True:
-            answer = json.loads(self._link.recv(timeout=PATIENCE))
+            answer = json.loads(self._link.recv(timeout=TIME_LIMIT))
             if answer.get("id") == self._number:
                 if "error" in answer:
                     raise RuntimeError(f"{method}: {answer['error']}")
@@ -163,7 +163,7 @@ class Page:
 
 def wait(condition: Any) -> None:
     """Wait until the condition holds; raise TimeoutError after a while."""
-    end = time.monotonic() + PATIENCE
+    end = time.monotonic() + TIME_LIMIT
     while not condition():
         if time.monotonic() > end:
             raise TimeoutError("the browser took too long")

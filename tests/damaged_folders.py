@@ -211,7 +211,7 @@ _MAKERS: dict[str, Callable[[], bytes]] = {
     "a bomb": _bomb,
 }
 ARCHIVES = {label: functools.cache(make) for label, make in _MAKERS.items()}
-"""Files that are not what an .npz should be; each is made when it is first wanted."""
+"""Invalid .npz files by name; each function makes the bytes."""
 
 
 # --- forgery: the manifest altered with the file ---

@@ -35,7 +35,7 @@ from adagoal.runs.run_folder import find_saved_run, staged_file_path
 from kill_runs import CASES
 
 TIME_LIMIT = 20
-"""Processor seconds after which a case hangs; ten times as many on the clock, for one that waits."""
+"""Processor seconds after which a case counts as hanging; the wall-clock limit is ten times as long."""
 NASTY: tuple[Any, ...] = (-1, 0, 10**9, 10**30, 1e308, True, None, "x", "(((", [], {}, [[-1]], -0.5)
 
 

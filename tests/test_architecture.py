@@ -11,13 +11,13 @@ LAYERS = (
     *("core", "settings", "parallel", "envs", "planning", "exact", "certified", "reachability", "tabular", "linear"),
     *("baselines", "certification", "deep", "loop", "methods", "runs", "api", "sb3", "report", "comparison", "cli"),
 )
-"""From the bottom to the top: a package may import from the packages before it, and from no other."""
+"""From bottom to top: a package imports only from packages before it."""
 LEARNERS = ("certified", "reachability", "tabular", "linear", "baselines", "deep", "loop", "methods")
 """Packages that may not import ``exact``, which knows the true model."""
 PACKAGE_OF_MODULE = {"goal_rules": "core", "__main__": "cli"}
 """Top-level modules that belong to a package."""
 PUBLIC_API = ("__init__.py", "deep/__init__.py", "sb3/__init__.py")
-"""Modules that name objects of higher layers, and import them when they are asked for."""
+"""Modules that name objects of higher layers and import them on access."""
 
 RESULTS = ("runs/result.py", "runs/train_result.py")
 """Modules that may import the package itself, because the methods of a result call the public functions."""

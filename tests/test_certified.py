@@ -33,7 +33,7 @@ SMALL = {
 
 
 FAR = ("traps", "unreachable")
-"""Where a rule that asks for goals out of reach spends its steps on resets."""
+"""Models on which a rule that chooses unreachable goals spends its steps on resets."""
 
 
 def start(mdp, L, epsilon, rule=BUILTIN_RULES["adagoal"], seed=0, delta=0.1, goals=None, branching=None):

@@ -504,7 +504,7 @@ def test_result_of_an_early_end_uses_all_data(ended: str, tmp_path: Path, monkey
 
 MIXTURES = ("likelihood", "vtr", "vtr-pooled")
 SLOW = {"vtr": 1_000, "bayes": 500}
-"""Steps of methods that plan for long."""
+"""Budgets of methods with slow planning."""
 
 
 @pytest.mark.parametrize("name", methods.METHODS)

@@ -28,9 +28,9 @@ TRAINING = (
     *("--members", 2, "--episodes", 2, "--horizon", 5, "--buffer", 100, "--eval-every", 2, "--eval-episodes", 2),
     *("--steps", 40, "--workers", 1),
 )
-"""Settings of the smallest training that does everything."""
-PATIENCE = 120
-"""Seconds after which a command hangs: the start of a process on a busy machine is part of it."""
+"""Settings of the smallest complete training run."""
+TIME_LIMIT = 120
+"""Seconds after which a command counts as hanging; this includes process start on a busy machine."""
 EVIL = "import pathlib, os\npathlib.Path(os.environ['MARK']).touch()\n"
 
 
@@ -45,7 +45,7 @@ def environment(**more: str) -> dict[str, str]:
 
 def adagoal(*arguments: object, **more: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "adagoal", *map(str, arguments)]
-    return subprocess.run(command, env=environment(**more), capture_output=True, text=True, timeout=PATIENCE)
+    return subprocess.run(command, env=environment(**more), capture_output=True, text=True, timeout=TIME_LIMIT)
 
 
 def refused(done: subprocess.CompletedProcess[str]) -> None:
@@ -115,7 +115,7 @@ def test_overwrite_respects_the_lock_of_a_live_run(tmp_path: Path) -> None:
     long = [sys.executable, "-m", "adagoal", "explore", "two-room", "--radius", "40", "--epsilon", "0.1", "--out"]
     with subprocess.Popen([*long, str(folder)], env=environment(), stdout=subprocess.DEVNULL, stderr=-3) as running:
         try:
-            deadline = time.monotonic() + PATIENCE
+            deadline = time.monotonic() + TIME_LIMIT
             while not list(folder.rglob("checkpoint*.npz")) and time.monotonic() < deadline:
                 time.sleep(0.2)
             assert list(folder.rglob("checkpoint*.npz"))
@@ -208,7 +208,7 @@ def test_altered_training_folders_are_refused(tmp_path: Path) -> None:
     trained = adagoal("train", "point-mass", *TRAINING, "--quiet", "--out", folder)
     assert trained.returncode == 0, trained.stderr
     command = [sys.executable, "-W", "ignore", str(TESTS / "alter_training_folders.py"), str(folder)]
-    done = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=10 * PATIENCE)
+    done = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=10 * TIME_LIMIT)
     assert json.loads(done.stdout.splitlines()[-1]) == [], done.stderr[-2000:]
 
 
@@ -244,7 +244,7 @@ def test_zip_bomb_is_not_unpacked(unfinished_run: Path) -> None:
         "sys.exit(done.returncode)"
     )
     command = [sys.executable, "-c", script, str(unfinished_run)]
-    done = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=PATIENCE)
+    done = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=TIME_LIMIT)
     refused(done)
     assert int(done.stdout) < 2**20, "kilobytes"
 
@@ -317,18 +317,18 @@ def test_hangup_signal_leaves_a_run_that_can_be_resumed(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "adagoal", "explore", "two-room", "--radius", "40", "--epsilon", "0.1", "--out"]
     signal.signal(signal.SIGHUP, signal.SIG_DFL)  # the parent process may ignore this signal
     with subprocess.Popen([*command, str(folder)], env=environment(), stdout=-3, stderr=-3) as running:
-        deadline = time.monotonic() + PATIENCE
+        deadline = time.monotonic() + TIME_LIMIT
         while not list(folder.rglob("checkpoint*.npz")) and time.monotonic() < deadline:
             time.sleep(0.2)
         running.send_signal(signal.SIGHUP)
-        assert running.wait(PATIENCE) == 3
+        assert running.wait(TIME_LIMIT) == 3
 
 
 def test_full_disk_gives_one_line_error_with_the_file(unfinished_run: Path) -> None:
     """Files above 16 KB, the figures and the page, cannot be written; everything else fits."""
     before = content(unfinished_run)
     script = f"ulimit -f 16; exec {sys.executable} -m adagoal report {unfinished_run}"
-    done = subprocess.run(["bash", "-c", script], env=environment(), capture_output=True, text=True, timeout=PATIENCE)
+    done = subprocess.run(["bash", "-c", script], env=environment(), capture_output=True, text=True, timeout=TIME_LIMIT)
     refused(done)
     assert str(unfinished_run / "") in done.stderr
     assert content(unfinished_run) == before, "half a file is none"

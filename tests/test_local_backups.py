@@ -22,7 +22,7 @@ from transition_recording import record_transition
 
 CAP, LOG = 12.0, 9.0
 SIZES = 10, 5, 40
-"""Of a schedule: seen states, columns, transitions."""
+"""Arguments of a schedule: seen states, columns, transitions."""
 
 
 def tried(mdp, steps, seed=0):

@@ -426,7 +426,7 @@ def test_folder_without_a_manifest_is_not_a_run(tmp_path):
         assert folder.saved_run is None
         folder.save_files(state(2))
     assert read_numbers(run) == (2, None)
-    assert (run / "checkpoint.npz").exists(), "it is not ours"
+    assert (run / "checkpoint.npz").exists(), "files of other programs are kept"
 
 
 @pytest.mark.parametrize("number", [0, 1, 99])

@@ -14,7 +14,7 @@ S, A, CAP = 9, 2, 12.0
 NO_DATA = 1e3
 """The radius r of a pair without a transition since its last new successor."""
 GOALS = (3, -1, 5)
-"""The goals of the block; -1 is the column of the goals never seen."""
+"""The goals of the block; -1 is the column of unseen goals."""
 LEVELS = np.append(0.0, 0.01 * CAP * 1.5 ** np.arange(24))
 ORDER = np.array([4, 0, 7, 3, 1, 2, 5, 6])
 """State 8 was never seen."""

@@ -179,7 +179,7 @@ def test_runs_with_a_rare_other_start_are_void_or_correct(adapter: str) -> None:
 
 
 TWO_AND_ONE = model_from_rows([{1: 1.0}, {0: 1.0}, {2: 1.0}], 1, terminal=[2])
-"""States 0 and 1 lead to each other; only a reset that leads elsewhere finds state 2, after 1/q resets on average."""
+"""States 0 and 1 lead to each other; only a reset to state 2 finds it, after 1/q resets on average."""
 DELTA, QUIET = 0.3, 0.345
 """No reset before a run draws a number in [QUIET, QUIET + 0.16), so the start looks fixed."""
 

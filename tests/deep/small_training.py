@@ -30,7 +30,7 @@ TINY: dict[str, Any] = {
     "hidden": (16,), "updates": 4, "batch": 32, "ensemble_updates": 2, "ensemble_batch": 32, "candidates": 20,
     "buffer": 10_000, "eval_every": 2, "eval_episodes": 16, "episodes": 4, "horizon": 20, "steps": 320,
 }  # fmt: skip
-"""Of the other trainings that need no more: four cycles. Equal settings are compiled once."""
+"""Settings of other small training runs: four cycles. Equal settings are compiled once."""
 
 
 def words(settings: dict[str, Any]) -> list[str]:

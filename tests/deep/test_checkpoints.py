@@ -59,7 +59,7 @@ if __name__ == "__main__":
         train([CONFIG], out=folder, workers=1, checkpoint_every=1)
     print(left)
 """
-"""A training, or the resumption of one, that dies at its n-th call to the file system; prints what was left of n."""
+"""Trains or resumes, dies at the n-th file system call, and prints how many calls were left."""
 
 
 def run_until_call(moment: int, what: str, folder: Path) -> int | None:

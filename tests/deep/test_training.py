@@ -34,7 +34,7 @@ SMALL: dict[str, Any] = {
 LEARNING: dict[str, Any] = {
     "hidden": (32, 32), "batch": 128, "ensemble_batch": 128, "candidates": 200, "eval_episodes": 40, "steps": 4_800,
 }  # fmt: skip
-"""As in the tutorial, so that it is compiled once."""
+"""The settings of the tutorial, so they are compiled once."""
 
 
 @pytest.mark.parametrize(

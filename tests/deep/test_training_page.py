@@ -174,7 +174,7 @@ if __name__ == "__main__":
     goals = training_page.env_inspection.make_goal_sampler(core, "test_goals", "env")(np.random.default_rng(1), 32)
     print(np.abs(marker - goals).max(1).min())
 """
-"""Trains for a moment on Fetch, makes the film, and says how far its marker is from the nearest of the test goals."""
+"""Trains briefly on Fetch, renders the video, and prints the distance from its marker to the nearest test goal."""
 
 
 @pytest.mark.slow

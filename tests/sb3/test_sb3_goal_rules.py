@@ -22,7 +22,7 @@ from adagoal.sb3 import ChooseGoals, ChosenGoal
 from adagoal.sb3.callbacks import RecentStates
 
 WIDE = 4.0
-"""Candidates reach so far; the walls of the point-mass stand at 1.5."""
+"""Range of the candidate goals; the walls of the point mass are at 1.5."""
 
 
 def wide(rng: np.random.Generator, n: int) -> Floats:
