@@ -58,7 +58,8 @@ class ModelSimulator(BaseEnv):
     def number_states_if_large(self, least: int | None = None) -> None:
         """Number the states of a large model in the order in which they are met; call it before the run.
 
-        ``least``: number of states from which a model is large, by default :data:`MIN_LARGE_STATES`. The start is then state 0. Gymnasium environments and mixtures keep their numbers.
+        ``least``: number of states from which a model is large, by default :data:`MIN_LARGE_STATES`. The start is then
+        state 0. Gymnasium environments and mixtures keep their numbers.
         """
         is_large = self.mdp.n_states >= (MIN_LARGE_STATES if least is None else least)
         if not is_large or self._n_observations is not None or self.mixture is not None:
