@@ -12,7 +12,7 @@ from scipy import sparse
 import adagoal
 from adagoal.comparison import method_comparison
 from adagoal.core.transition_data import TransitionCounts, TransitionLog
-from adagoal.envs import simulator, toy_models
+from adagoal.envs import toy_models
 from adagoal.envs.model import TabularMDP
 from adagoal.envs.simulator import ModelSimulator
 from adagoal.runs.result import find_model_states, numbers_states_as_met
@@ -43,7 +43,7 @@ def odd_model(seed: int) -> TabularMDP:
 
 @pytest.fixture
 def all_models_large(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(simulator, "MIN_LARGE_STATES", 2)
+    monkeypatch.setattr(ModelSimulator.number_states_if_large, "__defaults__", (2,))
 
 
 def numbered(mdp: TabularMDP) -> ModelSimulator:

@@ -47,10 +47,10 @@ check.ok
 # %% [markdown]
 # ## Explore it
 #
-# `max_states` is your word on how many different observations there can be.
+# States are numbered as they are met; you need not say how many there are.
 
 # %%
-result = adagoal.explore(Lift(), radius=12, epsilon=1.0, delta=0.1, seed=0, max_states=10)
+result = adagoal.explore(Lift(), radius=12, epsilon=1.0, delta=0.1, seed=0)
 print(result.status, "after", f"{result.steps:,}", "steps")
 for row in result.table():
     print(f"{row['label']}: between {row['lower']:.2f} and {row['upper']:.2f} steps")
@@ -70,7 +70,7 @@ goals = {
     "out at the top": lambda seen: seen[0] == 4 and seen[1] == 1,
     "anywhere above": lambda seen: seen[0] > 0,
 }
-result = adagoal.explore(Lift(), radius=12, epsilon=1.0, seed=0, max_states=10, goals=goals)
+result = adagoal.explore(Lift(), radius=12, epsilon=1.0, seed=0, goals=goals)
 for name in goals:
     print(f"{name}: between {result.certificate(name).lower:.2f} and {result.certificate(name).upper:.2f} steps")
 
