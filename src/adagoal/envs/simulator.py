@@ -55,12 +55,14 @@ class ModelSimulator(BaseEnv):
         self._position = np.array([mdp.start, -1, 0])  # state, goal column (-1: none), steps of the episode
         self._numbering: StateNumbering | None = None  # None: the numbers of the model
 
-    def number_states_if_large(self, least: int = MIN_LARGE_STATES) -> None:
+    def number_states_if_large(self, least: int | None = None) -> None:
         """Number the states of a large model in the order in which they are met; call it before the run.
 
-        The start is then state 0. Gymnasium environments and mixtures keep their numbers.
+        ``least``: number of states from which a model is large, by default :data:`MIN_LARGE_STATES`. The start is then
+        state 0. Gymnasium environments and mixtures keep their numbers.
         """
-        if self.mdp.n_states < least or self._n_observations is not None or self.mixture is not None:
+        is_large = self.mdp.n_states >= (MIN_LARGE_STATES if least is None else least)
+        if not is_large or self._n_observations is not None or self.mixture is not None:
             return
         self._numbering, self.start = StateNumbering(self.mdp), 0
         self.initial_states = min(INITIAL_STATES, self.mdp.n_states)
