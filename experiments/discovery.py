@@ -1,8 +1,8 @@
 """States whose number is not declared: how often a certificate is wrong, and what a declared number would save.
 
-*Coverage.* Runs on worlds that go on far beyond what a run meets: queues, trees, lattices, random graphs that grow, and
+*Coverage.* Runs on worlds that go on beyond what most runs meet: queues, trees, lattices, random graphs that grow, and
 counters that jump. The learner is not told the number of states, so its union is over the order of discovery
-(docs/theory-more.md, lemma 14). The worlds are cut far away, so every claim can be checked exactly after every rollout,
+(docs/theory-more.md, lemma 14). The worlds are cut off, so every claim can be checked exactly after every rollout,
 also the claims about goals that were never seen. A run is *broken* if one of them was ever false. The *control* runs
 the same check with balls and unseen masses that are 50 times too small: it must find misses.
 
