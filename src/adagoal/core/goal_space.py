@@ -50,7 +50,7 @@ class GoalSpace:
         self, memberships: Longs, goal_bound: float, chosen: Longs | None = None, labeler: GoalLabeler | None = None
     ) -> None:
         self.goals_of_states = memberships  # [S, W]
-        self.goal_bound = goal_bound  # upper bound on the number of goals, for union bounds; infinite if there is none
+        self.goal_bound = goal_bound  # upper bound on the number of goals, for union bounds; infinite if unknown
         # Of the goals known so far [G]; None: goals are states.
         self.names: list[str] | None = None if labeler is None else list(labeler.names)
         self.chosen_states = chosen  # the states that are goals; None: all of them
