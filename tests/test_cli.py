@@ -346,6 +346,10 @@ def test_check_names_command_line_options(capsys: pytest.CaptureFixture[str]) ->
     assert out.startswith("Blackjack-v1: adagoal can explore it\n")
     assert "at most 10,000 (--max-states)" in out
     assert out.endswith("Next: adagoal explore Blackjack-v1 --radius 20\n")
+    assert (
+        run_command_line(["check", "Taxi-v4", "--env-arg", "is_rainy=True", "--start-seed", "3", "--steps", "50"]) == 0
+    )
+    assert "--radius 20 --env-arg is_rainy=True --start-seed 3\n" in capsys.readouterr().out
     assert run_command_line(["check", "CartPole-v1"]) == 2
     assert "say how many with --max-states" in capsys.readouterr().out
 

@@ -9,9 +9,9 @@ import re
 import threading
 import time
 import webbrowser
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from shlex import quote
+from shlex import join, quote
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -189,10 +189,19 @@ def check(env: str, as_json: bool, **given: Any) -> None:
         for line in str(outcome).splitlines():
             click.echo(line) if line.startswith(" ") else echo_wrapped(line, "  ")
     if outcome.ok and not as_json:
-        command = f"explore {quote(env)} --radius 20" if outcome.goal_size is None else f"train {quote(env)}"
-        click.echo(f"Next: adagoal {command}")
+        click.echo(f"Next: adagoal {_next_command(env, given) if outcome.goal_size is None else f'train {quote(env)}'}")
     if outcome.exit_code:
         raise click.exceptions.Exit(outcome.exit_code)
+
+
+def _next_command(env: str, given: Mapping[str, Any]) -> str:
+    """Return the exploration of the environment that was checked, with the same options."""
+    words = ["explore", env, "--radius", "20"]
+    for name, value in given["env_args"].items():
+        words += ["--env-arg", f"{name}={value}"]
+    for name in ("start", "start_seed", "max_states"):
+        words += [] if given[name] is None else [f"--{name.replace('_', '-')}", str(given[name])]
+    return join(words)
 
 
 def _spell_as_options(line: str) -> str:
