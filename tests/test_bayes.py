@@ -121,6 +121,8 @@ def test_same_seed_gives_same_run_and_resume_equals_uninterrupted_run() -> None:
         run_exploration(first, 4000, stop_after_1000)
     second.counts.restore({k: v.copy() for k, v in first.counts.state().items()})
     arrays, facts = first.estimates.state()
+    with pytest.raises(ValueError, match="upper is larger than"):
+        second.estimates.restore({**arrays, "upper": arrays["upper"] + 1e308}, facts)
     second.estimates.restore({k: v.copy() for k, v in arrays.items()}, facts)
     second.env.restore(*first.env.state())
     second.rng.bit_generator.state = first.rng.bit_generator.state

@@ -111,6 +111,9 @@ class BayesianEstimates(EstimatesPerGoal):
         too_many = (arrays["_places"] > np.minimum(c.support, width)).any() or (arrays["_drawn"] > c.n).any()
         if not 1 <= width <= c.successor.shape[1] or too_many:
             raise ValueError("the draws do not fit the counts")
+        # With a larger bound its goal would stay open, and the run would not end.
+        if (arrays["upper"] > self.cap).any():
+            raise ValueError(f"upper is larger than {self.cap:g}")
 
     def _solve_goal_block(self, wanted: Bools) -> None:
         """Solve a block of stale goals in all members: wanted goals first, then those with the largest error."""
