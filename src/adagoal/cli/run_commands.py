@@ -21,7 +21,7 @@ from adagoal.cli.options import (
     skip_drawing_on_interrupt,
 )
 from adagoal.core import errors
-from adagoal.core.argument_checks import parse_key_value
+from adagoal.core.argument_checks import declared_settings, parse_key_value
 from adagoal.core.errors import InputError
 from adagoal.core.user_code import stdout_to_stderr
 from adagoal.runs.run_folder import is_training_folder
@@ -49,7 +49,10 @@ LONG_AUDIT_SIZE = 10**6
     epilog="Example: adagoal explore two-room --radius 40 --epsilon 1 --delta 0.1 --seed 0 --out runs/rooms",
 )
 @options.env_argument
-@setting_options(ExplorationSettings, "radius", default=None)
+# the help names no default, because the radius must be given unless --within is
+@setting_options(
+    ExplorationSettings, "radius", default=None, help=declared_settings(ExplorationSettings)["radius"].help
+)
 @setting_options(ExplorationSettings, "within", "probability")
 @options.avoid_option
 @setting_options(ExplorationSettings, "epsilon", "delta", "method", "method_args")
