@@ -15,7 +15,7 @@ from scipy import stats
 
 from adagoal.api import explore as api
 from adagoal.core.environment import ExplorationPlan
-from adagoal.core.errors import InputError
+from adagoal.core.errors import InputError, RunWarning
 from adagoal.core.transition_data import TransitionCounts
 from adagoal.envs import registry, toy_models
 from adagoal.envs.gym_adapter import GymAdapter
@@ -129,6 +129,14 @@ def test_random_starts_are_drawn_at_a_virtual_start() -> None:
     found, _ = play(hidden, 2000)
     assert (hidden.start, hidden.labels[0]) == (0, "start")
     assert set(found.successor[0, : found.support[0]].tolist()) <= set(range(1, 7))
+
+
+def test_a_start_that_never_repeats_is_warned_about() -> None:
+    mdp = toy_models.chain_model(n_states=3000)
+    with pytest.warns(RunWarning, match=r"each of 16 resets of pairs led to another state.*start_seed=0 explores"):
+        GymAdapter(PairEnv(mdp, starts=tuple(range(3000))), "pairs")
+    GymAdapter(PairEnv(mdp, starts=tuple(range(3000))), "pairs", "random")
+    GymAdapter(PairEnv(mdp, starts=(1, 2, 4)), "pairs")
 
 
 def first_steps(start_seed: int | None) -> NDArray[np.bool_]:

@@ -254,7 +254,8 @@ def _make_warning_printer(usual: Callable[..., None]) -> Callable[..., None]:
     def show(message: Warning | str, category: type[Warning], *where: Any) -> None:
         if issubclass(category, RunWarning):
             # the library spells arguments as Python does
-            click.echo(f"warning: {message}".replace("overwrite=True", "--overwrite"), err=True)
+            text = str(message).replace("overwrite=True", "--overwrite").replace("start_seed=0", "--start-seed 0")
+            click.echo(f"warning: {text}", err=True)
         else:
             usual(message, category, *where)
 

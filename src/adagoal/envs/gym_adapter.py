@@ -11,6 +11,7 @@
 from __future__ import annotations
 
 import contextlib
+import warnings
 from typing import Any
 
 import gymnasium
@@ -20,7 +21,7 @@ from numpy.typing import NDArray
 
 from adagoal.core import random_streams
 from adagoal.core.environment import ExplorationPlan, RolloutLimits, RolloutOutcome
-from adagoal.core.errors import EnvironmentFailure, InputError, to_single_line
+from adagoal.core.errors import EnvironmentFailure, InputError, RunWarning, to_single_line
 from adagoal.core.file_formats import COUNT_SCHEMA, check_json_value, object_schema
 from adagoal.core.goal_space import GoalSpace
 from adagoal.core.transition_data import TransitionCounts
@@ -53,6 +54,7 @@ class IndexedEnv:
         self._start_observation = backend.observation()  # unused if the start is virtual
         # A random first observation is a transition of a virtual start, so its distribution is learnt like any other.
         self.has_virtual_start = start_seed == "random" or len(start_keys) > 1
+        self.n_inferred_starts = 0 if start_seed == "random" else len(start_keys)
         start_is_observed = backend.spaces.declared_states is None and not self.has_virtual_start
         self._start_label = backend.label() if start_is_observed else None
         self.labels: list[str] = []
@@ -269,6 +271,11 @@ class GymAdapter(MonitoredEnv):
         backend = env if isinstance(env, SubprocessEnv) else InProcessEnv(env, name, max_states)
         self._env = IndexedEnv(backend, name, start_seed, max_states)
         super().__init__(name, self._env.get_properties())
+        if self._env.n_inferred_starts > N_START_RESETS and backend.spaces.declared_states is None:
+            # A start that hardly ever repeats takes thousands of resets to learn, and the user may not know of it.
+            text = f"each of {N_START_RESETS} resets of {name} led to another state, so learning the start"
+            text += " may take very long; start_seed=0 explores from one of them"
+            warnings.warn(text, RunWarning, stacklevel=2)
         self._position = [self.start, -1, 0]  # state, goal column (-1: none), steps of the episode
         self._env_seed: int | None = None  # of the environment's randomness; None before the first rollout
         self._state_unknown = False  # True after a step that failed or was interrupted
