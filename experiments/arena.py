@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from adagoal.comparison import method_comparison
-from adagoal.comparison.comparison_output import (
+from adagoal.comparison.method_scores import (
     MethodScore,
     RunOutcome,
     TextTable,

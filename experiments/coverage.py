@@ -27,7 +27,7 @@ from matplotlib.figure import Figure
 
 from adagoal import goal_rules
 from adagoal.certified.explorer import CertifiedExplorer
-from adagoal.comparison.comparison_output import RunOutcome
+from adagoal.comparison.method_scores import RunOutcome
 from adagoal.core.confidence_bounds import clopper_pearson_interval
 from adagoal.core.errors import Status
 from adagoal.core.exploration_run import ExplorationRun

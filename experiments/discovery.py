@@ -26,8 +26,8 @@ from adagoal import goal_rules
 from adagoal.api.explore import explore
 from adagoal.certified.events import ConfidenceSets
 from adagoal.certified.explorer import CertifiedExplorer
-from adagoal.comparison.comparison_output import RunOutcome, TextTable
 from adagoal.comparison.method_comparison import run_uninterrupted
+from adagoal.comparison.method_scores import RunOutcome, TextTable
 from adagoal.core.errors import Status
 from adagoal.core.exploration_run import ExplorationRun
 from adagoal.core.goal_space import GoalSpace

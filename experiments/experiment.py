@@ -19,8 +19,8 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from adagoal.comparison import method_comparison
-from adagoal.comparison.comparison_output import RunOutcome
 from adagoal.comparison.method_comparison import RunsProgress
+from adagoal.comparison.method_scores import RunOutcome
 from adagoal.core.file_io import folder_lock, remove_partial_files, write_json, write_text
 from adagoal.parallel import Engine, TaskResources
 from adagoal.report.curve_page import curve_page

@@ -26,7 +26,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from adagoal.comparison.comparison_output import RunOutcome, TextTable
+from adagoal.comparison.method_scores import RunOutcome, TextTable
 from adagoal.core.errors import InputError, Status
 from adagoal.core.file_io import read_json, write_json
 from adagoal.parallel import TaskInterrupted, TaskResources

@@ -22,8 +22,8 @@ from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
 
 from adagoal.api.explore import explore
-from adagoal.comparison.comparison_output import RunOutcome
 from adagoal.comparison.method_comparison import run_uninterrupted
+from adagoal.comparison.method_scores import RunOutcome
 from adagoal.core.exploration_run import ExplorationRun
 from adagoal.core.types import Floats, Longs
 from adagoal.envs import toy_models

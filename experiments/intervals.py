@@ -16,8 +16,8 @@ import numpy as np
 
 from adagoal.api.explore import audit, explore
 from adagoal.baselines.interval_mdp import INTERVAL_BOUNDS
-from adagoal.comparison.comparison_output import RunOutcome, TextTable
 from adagoal.comparison.method_comparison import run_uninterrupted
+from adagoal.comparison.method_scores import RunOutcome, TextTable
 from adagoal.core.errors import Status
 from adagoal.settings.exploration import ExplorationSettings
 from experiments.catalogue import CATALOGUE

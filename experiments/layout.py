@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from adagoal.comparison.comparison_output import TextTable
+from adagoal.comparison.method_scores import TextTable
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

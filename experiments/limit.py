@@ -13,8 +13,8 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from adagoal.api.explore import audit
-from adagoal.comparison.comparison_output import RunOutcome
 from adagoal.comparison.method_comparison import run_settings
+from adagoal.comparison.method_scores import RunOutcome
 from adagoal.core.transition_data import TransitionCounts
 from adagoal.settings.exploration import ExplorationSettings
 from experiments import instance_bound

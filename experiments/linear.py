@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from adagoal.comparison.comparison_output import RunOutcome
+from adagoal.comparison.method_scores import RunOutcome
 from adagoal.parallel import TaskResources
 from experiments import linear_output, misfit
 from experiments.catalogue import CATALOGUE

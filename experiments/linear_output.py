@@ -10,7 +10,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from adagoal.comparison.comparison_output import RunOutcome, TextTable
+from adagoal.comparison.method_scores import RunOutcome, TextTable
 from adagoal.report.curve_page import CurvePlot, curves_by_seed
 from adagoal.report.figures import COLOUR_BLIND_PALETTE, GUIDE_COLOUR
 from experiments import misfit

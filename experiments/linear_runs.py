@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from adagoal.api.explore import audit, explore, resume
-from adagoal.comparison.comparison_output import RunOutcome
 from adagoal.comparison.method_comparison import run_uninterrupted
+from adagoal.comparison.method_scores import RunOutcome
 from adagoal.core.errors import Status
 from adagoal.core.exploration_run import ExplorationRun
 from adagoal.core.types import Longs

@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from adagoal.api.explore import audit, explore
-from adagoal.comparison.comparison_output import RunOutcome, TextTable
 from adagoal.comparison.method_comparison import run_uninterrupted
+from adagoal.comparison.method_scores import RunOutcome, TextTable
 from adagoal.core.errors import Status
 from adagoal.envs import mixture_models
 from adagoal.envs.model import TabularMDP

@@ -23,8 +23,8 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from adagoal.api.explore import audit
-from adagoal.comparison.comparison_output import AnytimeAuditor, RunOutcome
 from adagoal.comparison.method_comparison import run_settings
+from adagoal.comparison.method_scores import AnytimeAuditor, RunOutcome
 from adagoal.core.errors import Status
 from adagoal.core.exploration_run import ExplorationRun
 from adagoal.core.tabular_policy import Policy

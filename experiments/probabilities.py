@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from adagoal import goal_rules
-from adagoal.comparison.comparison_output import RunOutcome
+from adagoal.comparison.method_scores import RunOutcome
 from adagoal.core.errors import Status
 from adagoal.core.exploration_run import ExplorationRun
 from adagoal.core.goal_space import GoalSpace

@@ -18,8 +18,8 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from adagoal.api.explore import explore
-from adagoal.comparison.comparison_output import RunOutcome, TextTable
 from adagoal.comparison.method_comparison import run_uninterrupted
+from adagoal.comparison.method_scores import RunOutcome, TextTable
 from adagoal.envs.simulator import ModelSimulator
 from adagoal.envs.toy_models import lower_bound_instance
 from adagoal.report.curve_page import Curve, CurvePlot, curves_by_seed

@@ -21,8 +21,8 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from adagoal.api.explore import audit, explore
-from adagoal.comparison.comparison_output import RunOutcome
 from adagoal.comparison.method_comparison import run_uninterrupted
+from adagoal.comparison.method_scores import RunOutcome
 from adagoal.core.exploration_run import ExplorationRun
 from adagoal.envs.model import TabularMDP
 from adagoal.envs.simulator import ModelSimulator

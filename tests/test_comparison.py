@@ -14,8 +14,8 @@ from matplotlib.figure import Figure
 import adagoal
 from adagoal.api import explore as api
 from adagoal.cli.main import run_command_line
-from adagoal.comparison import comparison_output, method_comparison
-from adagoal.comparison.comparison_output import (
+from adagoal.comparison import method_comparison, method_scores
+from adagoal.comparison.method_scores import (
     AnytimeAuditor,
     AuditCheck,
     compute_scores,
@@ -274,8 +274,7 @@ def test_audits_are_few() -> None:
 
     api.explore("chain", 5.0, budget=20_000, observe=observe)
     assert (
-        len(looks)
-        <= comparison_output.CHECKS_PER_DECADE * math.log10(max(rollouts) / comparison_output.FIRST_CHECK_STEPS) + 2
+        len(looks) <= method_scores.CHECKS_PER_DECADE * math.log10(max(rollouts) / method_scores.FIRST_CHECK_STEPS) + 2
     )
 
 

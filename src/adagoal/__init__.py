@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from adagoal.api.policy_trials import Trial, play
     from adagoal.api.train import train
     from adagoal.certification.certificate import Certification
-    from adagoal.comparison.comparison_output import Comparison
     from adagoal.comparison.method_comparison import compare
+    from adagoal.comparison.method_scores import Comparison
     from adagoal.core.errors import InputError
     from adagoal.core.tabular_policy import Policy
     from adagoal.envs.mixture_models import mixture
@@ -69,7 +69,7 @@ _MODULE_OF_NAME = {
         "api.export": ["export"],
         "api.policy_trials": ["Trial", "play"],
         "api.train": ["train"],
-        "comparison.comparison_output": ["Comparison"],
+        "comparison.method_scores": ["Comparison"],
         "comparison.method_comparison": ["compare"],
         "core.errors": ["InputError"],
         "core.tabular_policy": ["Policy"],

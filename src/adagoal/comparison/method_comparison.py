@@ -1,7 +1,7 @@
 """``adagoal compare``: methods and goal rules in the same environments, measured by two stopping times.
 
 *Own stop*: the step at which the method's own rule ends the run. *Audit-stop*: the first step after which its output
-stays correct (:mod:`adagoal.comparison.comparison_output`).
+stays correct (:mod:`adagoal.comparison.method_scores`).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from typing import Any
 
 from adagoal import goal_rules, methods, parallel
 from adagoal.api.explore import audit, explore
-from adagoal.comparison.comparison_output import AnytimeAuditor, Comparison, RunOutcome, make_error_plots
+from adagoal.comparison.method_scores import AnytimeAuditor, Comparison, RunOutcome, make_error_plots
 from adagoal.core.argument_checks import (
     check_arguments,
     check_folder_path,
