@@ -50,7 +50,7 @@ print(blind.status, "after", f"{blind.steps:,}", "steps")
 
 # %% [markdown]
 # The gap grows with the number of states: with $S = 10{,}000$ the linear method takes as many steps as with
-# $S = 1{,}000$ ([figures and tables](../results-linear.md)).
+# $S = 1{,}000$ ([figures and tables](../linear.md)).
 #
 # ## When the world is no mixture
 #
