@@ -27,7 +27,7 @@ from adagoal.core.errors import EnvironmentFailure, InputError, describe_excepti
 from adagoal.core.random_streams import StreamPurpose, random_stream
 from adagoal.core.types import Bools, Floats
 from adagoal.envs.env_checker import find_time_limit
-from adagoal.parallel.worker_process import make_rollout_process
+from adagoal.parallel.worker_process import make_rollout_process, stop_rollout_processes
 
 StartSetter = Callable[[Any, int, Any], Any]
 """``set_start(env, seed, value)``: reset the environment, put it there, and return the first observation."""
@@ -285,12 +285,7 @@ def open_players(make: Callable[[], Player], workers: int, in_process: bool = Fa
             process.start()
         yield play
     finally:
-        # all pipes before the first wait, so the processes end at the same time
-        for process in processes:
-            if process.pipe is not None:
-                process.pipe.close()
-        for process in processes:
-            process.stop(grace_seconds=10.0)
+        stop_rollout_processes(processes)
 
 
 def _blocks(values: Floats) -> Sequence[Floats]:

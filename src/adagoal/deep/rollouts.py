@@ -28,7 +28,7 @@ from adagoal.core.types import Bools, Floats, Ints, Singles
 from adagoal.deep.config import Config
 from adagoal.deep.goal_envs import EnvDimensions, EnvSource, EpisodeEnd, GoalEnv
 from adagoal.deep.policy import NumpyActor
-from adagoal.parallel.worker_process import WorkerDied, make_rollout_process
+from adagoal.parallel.worker_process import WorkerDied, make_rollout_process, stop_rollout_processes
 
 
 @dataclass(frozen=True)
@@ -274,12 +274,7 @@ class RolloutWorkers:
         return CycleRollouts(episodes, **tests, next_starts=self._stack_by_run([part.next_starts for part in parts]))
 
     def close(self) -> None:
-        # all pipes before the first wait, so the workers end at the same time
-        for worker in self.workers:
-            if worker.pipe is not None:
-                worker.pipe.close()
-        for worker in self.workers:
-            worker.stop(grace_seconds=10.0)
+        stop_rollout_processes(self.workers)
 
     def _receive_results(self, workers: Sequence[Any]) -> list[Any]:
         with explain_worker_exit(self._source):

@@ -34,7 +34,7 @@ import pickle
 import signal
 import sys
 import traceback
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from multiprocessing import resource_tracker, spawn
 from multiprocessing.connection import Connection
@@ -273,6 +273,16 @@ def make_rollout_process(make: Callable[[], Any]) -> WorkerProcess:
     stop_signals = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     one_thread = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
     return WorkerProcess(make, "a rollout worker", ignored_signals=stop_signals, environment=one_thread)
+
+
+def stop_rollout_processes(workers: Sequence[WorkerProcess]) -> None:
+    """End the processes of :func:`make_rollout_process`; those that still play after ten seconds are killed."""
+    # All pipes before the first wait, so the processes end at the same time.
+    for worker in workers:
+        if worker.pipe is not None:
+            worker.pipe.close()
+    for worker in workers:
+        worker.stop(grace_seconds=10.0)
 
 
 class FunctionCaller:
