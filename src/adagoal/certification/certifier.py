@@ -1,4 +1,4 @@
-"""The engine of a certification: fresh rollouts certify or refute cells of goals or starts, or leave them open.
+"""The loop of a certification: fresh rollouts certify or refute cells of goals or starts, or leave them open.
 
 A value x, a goal or a start, is drawn from its space, and the policy plays an episode for it without noise. Let p(C) be
 the probability of a success (:mod:`adagoal.certification.criteria`), given that x lies in the cell C. With success q
@@ -86,7 +86,8 @@ class Certifier:
         # rollouts, successes and failures of every cell of the tree
         self.rollouts, self.successes, self.failures = (np.zeros(len(self.tree.share), np.int64) for _ in range(3))
         self._rollouts_before_split = [claim.rollouts_before_split(level) for level in range(claim.halvings + 1)]
-        self.open_cells, self._decided = self.tree.cells_on_level(claim.first_level), list[int]()
+        self.open_cells = self.tree.cells_on_level(claim.first_level)
+        self._decided: list[int] = []
         self._round = self.played = 0
 
     def run(
@@ -173,17 +174,17 @@ class Certifier:
         return self.claim.judge(*self._evidence(cell))
 
     def _decide_cells(self) -> None:
-        """Move the open cells that are decided to those that are; halve the cells that are due."""
+        """Judge the open cells: note those that are decided, and halve those that are due."""
         # Halves are judged at once: they have inherited rollouts, which may decide them without another round.
-        left, self.open_cells = self.open_cells, []
-        while left:
-            cell = left.pop()
+        unjudged, self.open_cells = self.open_cells, []
+        while unjudged:
+            cell = unjudged.pop()
             verdict = self.cell_verdict(cell)
             # a half of a refuted cell may still be certified
             is_split_due = self.rollouts[cell] >= self._rollouts_before_split[self.tree.level_of_cell(cell)]
             is_split_due = verdict is Verdict.REFUTED or (verdict is Verdict.OPEN and is_split_due)
             if is_split_due and self.tree.can_be_split(cell):
-                left += [2 * cell, 2 * cell + 1]
+                unjudged += [2 * cell, 2 * cell + 1]
             else:
                 (self.open_cells if verdict is Verdict.OPEN else self._decided).append(cell)
         self.open_cells.sort()
@@ -197,6 +198,7 @@ class Certifier:
         )
 
     def _summarise_cell(self, cell: int) -> CellVerdict:
-        tree, evidence = self.tree, self._evidence(cell)
-        box, (successes, failures, rollouts, _) = (tree.low[cell], tree.high[cell], float(tree.share[cell])), evidence
-        return CellVerdict(self.cell_verdict(cell), *box, rollouts, successes, failures, *self.claim.bounds(*evidence))
+        successes, failures, rollouts, alpha = self._evidence(cell)
+        low, high, share = self.tree.low[cell], self.tree.high[cell], float(self.tree.share[cell])
+        bounds = self.claim.bounds(successes, failures, rollouts, alpha)
+        return CellVerdict(self.cell_verdict(cell), low, high, share, rollouts, successes, failures, *bounds)

@@ -1,4 +1,4 @@
-"""The code of an environment, and the only place that calls it: spaces, resets, steps, observations as keys.
+"""Call the code of a Gymnasium environment, in this process or in another one, and read its observations as keys.
 
 If that code raises, returns a wrong form, or leaves the spaces that it declares, the error is an
 :class:`~adagoal.core.errors.InputError` of one line. :class:`InProcessEnv` calls the code in this process.
