@@ -253,7 +253,7 @@ def test_any_label_can_be_drawn(partial: Result, tmp_path: Path) -> None:
     odd = ("[/x]0", "$\\frac{0$", "$", "\u202egnp", "\x1b[31m", "\ud800", "x" * 10_000, "a\nb\tc")
     labels = tuple(f"{label}{state}" for state, label in enumerate(("$", *odd)))
     assert set(partial.goals) == set(range(9)), "all of them are drawn"
-    facts, _ = data_of(write_report(partial, tmp_path, StateMetadata(0, labels, None), png=True))
+    facts, _ = data_of(write_report(replace(partial, view=StateMetadata(0, labels, None)), tmp_path, png=True))
     assert facts["labels"] == [f"{state} {to_single_line(name)}" for state, name in enumerate(labels)]
 
 

@@ -6,6 +6,7 @@ import json
 import re
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -186,7 +187,7 @@ def test_map_draws_named_cells(browser: driver.Browser, tmp_path: Path, env: str
 def test_a_small_graph_has_labels(browser: driver.Browser, tmp_path: Path) -> None:
     labels = ("start", "a corridor with a long name", "c", "d", "the end")
     result = api.explore("chain", 5, env_args={"n_states": 5}, budget=2000)
-    write_report(result, tmp_path, StateMetadata(0, labels, None))
+    write_report(replace(result, view=StateMetadata(0, labels, None)), tmp_path)
     words = "part('node-words').data.text"
     page = opened(browser, tmp_path)
     shown = page.evaluate(words)
@@ -399,7 +400,7 @@ def test_map_can_be_coloured_by_other_measures(browser: driver.Browser, run: Pat
 
 def test_hostile_names_run_no_code(browser: driver.Browser, tmp_path: Path) -> None:
     result = api.explore("chain", 5, budget=2000, env_args={"n_states": 9})
-    write_report(result, tmp_path, StateMetadata(0, HOSTILE, None))
+    write_report(replace(result, view=StateMetadata(0, HOSTILE, None)), tmp_path)
     page = opened(browser, tmp_path)
     for state in range(3):
         click_state(page, state)

@@ -262,9 +262,9 @@ def _make_warning_printer(usual: Callable[..., None]) -> Callable[..., None]:
     return show
 
 
-def _print_error(message: str, error: BaseException | None = None, most: int = 1000) -> int:
+def _print_error(message: str, error: BaseException | None = None) -> int:
     # the notes of an exception say where the results so far are saved
     text = " ".join("; ".join([message, *getattr(error, "__notes__", ())]).split())
     # a message may quote what the user typed, which may be long
-    click.echo(f"error: {text if len(text) <= most else text[:most] + ' ...'}", err=True)
+    click.echo(f"error: {text if len(text) <= 1000 else text[:1000] + ' ...'}", err=True)
     return errors.ExitCode.BAD_INPUT

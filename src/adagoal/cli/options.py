@@ -359,7 +359,7 @@ avoid_option = click.option(
 )
 
 
-def announce_compilation(quiet: bool = False) -> None:
+def announce_compilation(quiet: bool) -> None:
     """Say at once that this command will compile, if Numba's cache is empty. Importing Numba takes half a second."""
     if not quiet and compiled_code.is_numba_cache_empty(Path(compiled_code.__file__).parent):
         click.echo("compiling, first run only ...", err=True)

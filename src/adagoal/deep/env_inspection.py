@@ -39,6 +39,9 @@ from adagoal.parallel.worker_process import FunctionCaller, make_rollout_process
 
 GoalSampler = Callable[[np.random.Generator, int], Floats]
 
+POOL_SIZE = 512  # goals in the pool of an environment whose goal sampler is not known; each costs a reset
+MAX_ENTRY_SIZE = 10_000  # numbers in an entry of an observation: an image is refused, as the networks have no filters
+
 
 def parse_goal_space(name: str, text: str) -> dict[str, float]:
     """Parse ``env`` or ``scale=K,air=P``, the value of the setting ``name``."""
@@ -105,10 +108,10 @@ def maze_goal_sampler(core: Any) -> GoalSampler:
     return lambda rng, n: cells[rng.integers(len(cells), size=n)] + rng.uniform(-noise, noise, (n, cells.shape[1]))
 
 
-def pooled_goal_sampler(env: Any, is_test: bool, size: int = 512) -> GoalSampler:
+def pooled_goal_sampler(env: Any, is_test: bool) -> GoalSampler:
     """A finite pool of goals, from resets of the environment with consecutive seeds."""
     # other seeds for tests, so test goals are not those of training
-    seeds = range(size * is_test, size * (is_test + 1))
+    seeds = range(POOL_SIZE * is_test, POOL_SIZE * (is_test + 1))
     with convert_env_exceptions(type(env.unwrapped).__name__):
         pool = np.stack([flatten_numbers(env.reset(seed=seed)[0]["desired_goal"]) for seed in seeds])
     return lambda rng, n: pool[rng.integers(len(pool), size=n)]
@@ -261,13 +264,13 @@ def _resolve_horizon(env: Any, name: str, horizon: int) -> int:
     return int(limit)
 
 
-def _read_observation_entry(name: str, seen: Any, key: str, max_size: int = 10_000) -> Floats:
+def _read_observation_entry(name: str, seen: Any, key: str) -> Floats:
     try:
         vector = flatten_numbers(seen[key])
     except (TypeError, ValueError, KeyError) as error:
         raise InputError(f"{name}: {key} holds no numbers that can be read ({error})", name="env") from error
-    if not 0 < vector.size <= max_size:
-        raise InputError(f"{name}: {key} has {vector.size} numbers; accepted 1 to {max_size}", name="env")
+    if not 0 < vector.size <= MAX_ENTRY_SIZE:
+        raise InputError(f"{name}: {key} has {vector.size} numbers; accepted 1 to {MAX_ENTRY_SIZE}", name="env")
     return vector
 
 

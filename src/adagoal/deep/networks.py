@@ -58,7 +58,7 @@ class CriticBatch(NamedTuple):
     y: Array  # [B], or [J, B] if every critic has its own targets
 
 
-def init_layers(rng: np.random.Generator, widths: Sequence[int], members: Sequence[int] = ()) -> LayerWeights:
+def init_layers(rng: np.random.Generator, widths: Sequence[int], members: Sequence[int]) -> LayerWeights:
     """Weights and biases uniform in +-1/sqrt(fan in), as in the reference HER; with leading axes ``members``."""
     # NumPy draws them, because JAX would compile a program for every shape before training starts.
     layers = []

@@ -49,9 +49,9 @@ class Evaluation:
         }
 
 
-def success_bin_edges(values: Floats, bins: int = 4) -> Floats:
-    """Edges of bins of equal width around all values."""
-    return np.linspace(values.min(), values.max(), bins + 1)
+def success_bin_edges(values: Floats) -> Floats:
+    """Edges of four bins of equal width around all values."""
+    return np.linspace(values.min(), values.max(), 5)
 
 
 def success_by_bin(values: Floats, success: Bools, edges: Floats) -> list[dict[str, Any]]:

@@ -158,16 +158,15 @@ def make_fetch_step(core: Any) -> FetchStep:
         mujoco.mj_jacSite(model, data, jacobian_p, jacobian_r, object_site)
         velp = (jacobian_p @ qvel) * dt - grip_velp
         velr = (jacobian_r @ qvel) * dt
-        euler = euler_angles(*data.site_xmat[object_site])
+        euler = euler_angles(data.site_xmat[object_site])
         return np.concatenate([grip_pos, pos, pos - grip_pos, state, euler, velp, velr, grip_velp, speed]), pos
 
     return step
 
 
-def euler_angles(
-    r00: Any, r01: Any, r02: Any, r10: Any, r11: Any, r12: Any, r20: Any, r21: Any, r22: Any
-) -> tuple[Any, ...]:
-    """Euler angles of a rotation matrix: ``rotations.mat2euler`` for one matrix, with the same NumPy functions."""
+def euler_angles(matrix: Floats) -> tuple[Any, ...]:
+    """Euler angles of a rotation matrix ``[9]``: ``rotations.mat2euler`` for one matrix, with the same functions."""
+    r00, r01, r02, r10, r11, r12, _, _, r22 = matrix
     cosine = np.sqrt(r22 * r22 + r12 * r12)
     middle = -np.arctan2(-r02, cosine)
     if cosine > 2.0**-50:  # 4 eps, as upstream; below it, in gimbal lock, the other two angles are not unique

@@ -87,9 +87,9 @@ def check_value_maps(arrays: Mapping[str, NDArray[Any]], tests: int) -> None:
         raise ValueError("there are more tests than were made, or none")
 
 
-def _map_stride(cycle: int, max_maps: int = 32) -> int:
+def _map_stride(cycle: int) -> int:
     # 32 maps are enough for a smooth slider in the report. Powers of two: an older map stays or goes, none is moved.
-    return 1 << (cycle // max_maps).bit_length()
+    return 1 << (cycle // 32).bit_length()
 
 
 class HistoryRow:

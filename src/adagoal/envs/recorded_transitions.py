@@ -374,9 +374,9 @@ def find_value(values: Sequence[Any], value: Any) -> int | None:
     return names.index(str(value)) if str(value) in names else None
 
 
-def _first_names(names: Sequence[str], most: int = 5) -> str:
-    shown = ", ".join(to_single_line(name) for name in names[:most])
-    return shown + (f" and {len(names) - most} more" if len(names) > most else "")
+def _first_names(names: Sequence[str]) -> str:
+    shown = ", ".join(to_single_line(name) for name in names[:5])
+    return shown + (f" and {len(names) - 5} more" if len(names) > 5 else "")
 
 
 def describe_states(log: RecordedTransitions) -> str:

@@ -55,14 +55,12 @@ class ModelSimulator(BaseEnv):
         self._position = np.array([mdp.start, -1, 0])  # state, goal column (-1: none), steps of the episode
         self._numbering: StateNumbering | None = None  # None: the numbers of the model
 
-    def number_states_if_large(self, least: int | None = None) -> None:
-        """Number the states of a large model in the order in which they are met; call it before the run.
+    def number_states_if_large(self, least: int = MIN_LARGE_STATES) -> None:
+        """Number the states of a model with ``least`` states or more in the order in which they are met.
 
-        ``least``: number of states from which a model is large, by default :data:`MIN_LARGE_STATES`. The start is then
-        state 0. Gymnasium environments and mixtures keep their numbers.
+        Call it before the run. The start is then state 0. Gymnasium environments and mixtures keep their numbers.
         """
-        is_large = self.mdp.n_states >= (MIN_LARGE_STATES if least is None else least)
-        if not is_large or self._n_observations is not None or self.mixture is not None:
+        if self.mdp.n_states < least or self._n_observations is not None or self.mixture is not None:
             return
         self._numbering, self.start = StateNumbering(self.mdp), 0
         self.initial_states = min(INITIAL_STATES, self.mdp.n_states)
@@ -235,9 +233,7 @@ class _SampledModel:
 
     needs_reset = has_virtual_start = False
 
-    def __init__(
-        self, mdp: TabularMDP, cumulative: Floats, rng: Generator, numbering: StateNumbering | None = None
-    ) -> None:
+    def __init__(self, mdp: TabularMDP, cumulative: Floats, rng: Generator, numbering: StateNumbering | None) -> None:
         self.n_actions, self.state_bound = mdp.n_actions, mdp.n_states
         self.start = mdp.start if numbering is None else 0
         # Views, not lists: a list of a large model would take longer than the rollout.

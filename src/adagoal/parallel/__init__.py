@@ -20,7 +20,7 @@ __all__ = ["Engine", "TaskInterrupted", "TaskResources", "WorkerLost", "make_eng
 
 
 @contextlib.contextmanager
-def open_workers(engine: str = "local", address: str | None = None) -> Iterator[WorkerFactory]:
+def open_workers(engine: str, address: str | None) -> Iterator[WorkerFactory]:
     """Yield the function that makes workers of an engine; a Ray cluster started here ends with the block."""
     _check_engine_name(engine, address)
     if engine == "local":

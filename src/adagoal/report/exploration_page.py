@@ -24,21 +24,20 @@ if TYPE_CHECKING:
     from adagoal.api.explore import EnvOverride
 
 
-def write_report(result: Result, folder: str | Path, states: StateMetadata | None = None, png: bool = False) -> Path:
+def write_report(result: Result, folder: str | Path, png: bool = False) -> Path:
     """Write ``report.html`` into the folder of a run and return its path.
 
-    ``states`` are the metadata of the states, by default those of the result; they are saved too. ``png`` also writes
-    the figures as PNG files. Everything is written in one commit: after a kill either all files are new or none.
+    ``png`` also writes the figures as PNG files. The metadata of the states are saved too. Everything is written in one
+    commit: after a kill either all files are new or none.
     """
-    states = states or result.view
     figures: dict[str, Figure] = {}
     if png:
         require_figures_extra()
         from adagoal.report.figures import exploration_figures  # imports Matplotlib, which takes a second
 
-        figures = exploration_figures(result, states)
-    page = exploration_page(ExplorationSource(result, states, Path(folder)))
-    return page.save(Path(folder), RunKind.EXPLORATION, states.file_contents(), figures)
+        figures = exploration_figures(result)
+    page = exploration_page(ExplorationSource(result, result.view, Path(folder)))
+    return page.save(Path(folder), RunKind.EXPLORATION, result.view.file_contents(), figures)
 
 
 def exploration_page(source: ExplorationSource) -> ReportPage:

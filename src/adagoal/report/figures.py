@@ -23,7 +23,7 @@ from adagoal.core.file_io import bytes_content, write_atomically
 from adagoal.core.types import Bools, Floats
 from adagoal.report.curve_page import Curve, CurvePlot
 from adagoal.report.exploration_panels import numbered_goal_name
-from adagoal.runs.result import Result, StateMetadata
+from adagoal.runs.result import Result
 
 COLOUR_BLIND_PALETTE = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")
 """Palette of Okabe and Ito, which colour-blind people can tell apart."""
@@ -88,9 +88,9 @@ def draw_curve_plots(plots: Sequence[CurvePlot]) -> Figure:
     return figure
 
 
-def exploration_figures(result: Result, states: StateMetadata) -> dict[str, Figure]:
+def exploration_figures(result: Result) -> dict[str, Figure]:
     """Return the figures of an exploration by file name."""
-    figures = {"goals.png": draw_goal_bounds(result, states)}
+    figures = {"goals.png": draw_goal_bounds(result)}
     steps, _, error, _ = result.arrays["trace"].T
     if (error > 0).any():
         lines, epsilon = [Curve("largest error of an open goal", steps, error)], {"epsilon": result.setting.epsilon}
@@ -99,7 +99,7 @@ def exploration_figures(result: Result, states: StateMetadata) -> dict[str, Figu
     return figures
 
 
-def draw_goal_bounds(result: Result, states: StateMetadata) -> Figure:
+def draw_goal_bounds(result: Result) -> Figure:
     """Draw the certificates as intervals, sorted by their lower bounds."""
     measure, epsilon = result.measure, result.setting.epsilon
     L = measure.threshold
@@ -124,7 +124,7 @@ def draw_goal_bounds(result: Result, states: StateMetadata) -> Figure:
     ax.annotate(marks, (0, L), xytext=(2, 3), textcoords="offset points", fontsize=8)
     ax.set(xlim=(-1, len(order)), ylim=(0, top), ylabel=f"{measure.quantity} from the start", xlabel="goals, sorted")
     if len(order) <= 40:  # more names would overlap
-        names = [to_single_line(numbered_goal_name(result, states, g), 28) for g in order]
+        names = [to_single_line(numbered_goal_name(result, result.view, g), 28) for g in order]
         ax.set_xticks(place, names, rotation=90, fontsize=7, parse_math=False)
     legend = {GoalColour.FINISHED: "in X, finished", GoalColour.OPEN: "in X, open", GoalColour.NEUTRAL: "outside X"}
     used = [Patch(color=colour, label=text) for colour, text in legend.items() if colour in colours]

@@ -158,7 +158,7 @@ def plot(run: Result | TrainResult) -> Figure:
     if isinstance(run, Result):
         from adagoal.report.figures import exploration_figures
 
-        return show_in_notebooks(exploration_figures(run, run.view)["goals.png"])
+        return show_in_notebooks(exploration_figures(run)["goals.png"])
     # Here, because explorations need none of the packages of training.
     from adagoal.runs.train_result import TrainResult
 

@@ -183,11 +183,11 @@ class FolderFiles:
     def __contains__(self, name: str) -> bool:
         return name in self.entries
 
-    def load_text(self, name: str, max_bytes: int = file_io.MAX_JSON_BYTES) -> str:
+    def load_text(self, name: str) -> str:
         """Read a text file."""
         with self.open_verified(name) as (path, file, size), file_io.report_read_errors(path):
-            if size > max_bytes:
-                raise ValueError(f"larger than {max_bytes} bytes")
+            if size > file_io.MAX_JSON_BYTES:
+                raise ValueError(f"larger than {file_io.MAX_JSON_BYTES} bytes")
             return file.read(size).decode()
 
     def load_json(self, name: str, schema: Mapping[str, Any] | None = None) -> Any:
