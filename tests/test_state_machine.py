@@ -272,6 +272,9 @@ def test_scripts_of_gymnasium_environments() -> None:
     assert lake.script("(1, 0)").splitlines()[1:] == ["    env.reset()", "    env.step(1)", "    # state: (1, 0)"]
     with pytest.raises(adagoal.InputError, match="no goal is called"):
         lake.script("nowhere")
+    taxi = adagoal.explore("Taxi-v4", radius=2, budget=2000)
+    starts = [g for g in taxi.certificates if g != taxi.view.start]
+    assert min(taxi.script(g).count("env.step") for g in starts) == 0, "the reset draws the first state"
 
 
 class Colour(enum.Enum):

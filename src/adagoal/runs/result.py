@@ -353,10 +353,10 @@ class Result:
         """
         if self.view.start is None:
             raise InputError("the result does not name its start, so no script can be written")
-        digests, start = self.arrays.get("observations"), self.view.start
-        path = most_likely_path(self.arrays, self.reset_action, start, self.members(goal))
-        # A random start is drawn in a state of its own, which has no observation; no call leads out of it.
-        if digests is not None and start < len(digests) and not digests[start].any():
+        digests = self.arrays.get("observations")
+        path = most_likely_path(self.arrays, self.reset_action, self.view.start, self.members(goal))
+        # No call leads out of a virtual start.
+        if self.view.has_virtual_start(digests):
             path = path._replace(actions=path.actions[1:])
         find_state, name = StateFinder(self.view, digests, self.n_states), self.goal_label(self.goal(goal))
         return write_script(self.view.call_texts, path, self.label(path.end), name, find_state)
