@@ -16,7 +16,7 @@ import pytest
 import adagoal
 import adagoal.sb3
 from adagoal.core import installation
-from adagoal.core.argument_checks import unknown_argument
+from adagoal.core.argument_checks import unknown_argument_error
 from adagoal.core.errors import InputError, RunWarning
 from adagoal.core.installation import install_command
 from adagoal.envs import toy_models
@@ -112,7 +112,7 @@ def test_misspelt_arguments_get_suggestions(call: Callable[[], Any], line: str) 
 
 
 def test_unknown_argument_gives_one_line_error() -> None:
-    assert "\n" not in str(unknown_argument("explore", "a\nb", ["radius"]))
+    assert "\n" not in str(unknown_argument_error("explore", "a\nb", ["radius"]))
 
 
 def test_warning_points_to_the_calling_line(tmp_path: Path) -> None:

@@ -229,7 +229,7 @@ def _check_env_object(check: Check, named: Any, env: Any, options: CheckOptions)
     if options.set_goal is not None:
         raise InputError("works for goal-conditioned environments with continuous actions only", "set_goal")
     if not isinstance(env, gymnasium.Env):
-        raise registry.wrong_env_type(env)
+        raise registry.env_type_error(env)
     check.known_model = registry.make_exact_model(env, {}, options.start_seed) is not None
     check.time_limit, check.observations = env_checker.find_time_limit(env), to_single_line(env.observation_space, 100)
     inspected = env_checker.InspectedEnv(env, check.env, options.max_states)

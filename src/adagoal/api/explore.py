@@ -49,7 +49,7 @@ from adagoal.runs.run_folder import (
     RunKind,
     SavedRun,
     is_training_folder,
-    no_run,
+    missing_run_error,
     open_locked_folder,
     read_saved_run,
     require_run_folder,
@@ -315,7 +315,7 @@ def resume(
     with open_locked_folder(folder, RunKind.EXPLORATION) as held, contextlib.ExitStack() as stack:
         saved = held.saved_run
         if saved is None:
-            raise no_run(held.path)
+            raise missing_run_error(held.path)
         placement = step_timeout, engine or "local", address
         session = _restore_session(saved, budget, env, goal_rule, goals, trust, placement, stack)
         # A run that records its steps must go on recording: a log with a gap would no longer match the counts.

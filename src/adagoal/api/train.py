@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from adagoal import goal_rules
-from adagoal.core.argument_checks import check_arguments, check_folder_path, declared_settings, unknown_argument
+from adagoal.core.argument_checks import check_arguments, check_folder_path, declared_settings, unknown_argument_error
 from adagoal.core.errors import InputError
 from adagoal.deep import require_deep_extra
 from adagoal.deep.config import (
@@ -97,7 +97,7 @@ def train(
     known = declared_settings(Config).keys() - {"env"}
     for name in settings:
         if name not in known:
-            raise unknown_argument("train", name, [*inspect.signature(train).parameters, *known])
+            raise unknown_argument_error("train", name, [*inspect.signature(train).parameters, *known])
     require_deep_extra(env if isinstance(env, str) else "deep training")
     # Absolute now, because the environment may change the current folder.
     out = None if out is None else check_folder_path("out", out)

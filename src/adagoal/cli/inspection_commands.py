@@ -20,7 +20,7 @@ from adagoal.cli import options
 from adagoal.cli.main import parameter_spelling
 from adagoal.cli.options import draw_bars, echo_headline, echo_wrapped, exploration_lines, setting_options
 from adagoal.core.errors import InputError, Status
-from adagoal.runs.run_folder import find_saved_run, is_training_folder, no_run, read_saved_run
+from adagoal.runs.run_folder import find_saved_run, is_training_folder, missing_run_error, read_saved_run
 from adagoal.settings.exploration import ExecutionOptions, ExplorationSettings
 
 if TYPE_CHECKING:
@@ -101,7 +101,7 @@ def _find_page_source(folder: Path, env: str | None, trust: bool) -> ReportSourc
         from adagoal.comparison.method_comparison import ComparisonFolderSource
 
         return ComparisonFolderSource(folder)
-    raise no_run(folder)
+    raise missing_run_error(folder)
 
 
 class LivePublisher:

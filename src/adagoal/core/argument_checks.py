@@ -291,13 +291,13 @@ def refuse_unknown_arguments(function: Callable[Parameters, ReturnT]) -> Callabl
     def call(*args: Parameters.args, **kwargs: Parameters.kwargs) -> ReturnT:
         for name in kwargs:
             if name not in known:
-                raise unknown_argument(function.__name__, name, known)
+                raise unknown_argument_error(function.__name__, name, known)
         return function(*args, **kwargs)
 
     return call
 
 
-def unknown_argument(function: str, name: str, known: Iterable[str]) -> InputError:
+def unknown_argument_error(function: str, name: str, known: Iterable[str]) -> InputError:
     """Return the error about an argument that a function does not have."""
     hint = suggest_name(name, known, f"help(adagoal.{function}) lists its arguments")
     return InputError(f"{function} has no argument {name!r}{hint}")

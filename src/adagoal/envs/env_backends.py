@@ -98,7 +98,7 @@ class InProcessEnv:
         with self._convert_exceptions("cannot be reset"), self._call_context:
             result: Any = self.env.reset() if seed is None else self.env.reset(seed=seed)
         if not (isinstance(result, tuple) and len(result) == 2 and isinstance(result[1], Mapping)):
-            raise self._malformed_result("reset", "(observation, info)", result)
+            raise self._malformed_result_error("reset", "(observation, info)", result)
         if self._is_minigrid:
             # BabyAI chooses another limit in every reset.
             self._unwrapped_env.max_steps = sys.maxsize
@@ -115,7 +115,7 @@ class InProcessEnv:
             with self._call_context:
                 result: Any = self.env.step(action + self._first_action)
             if not (isinstance(result, tuple) and len(result) == 5):
-                raise self._malformed_result("step", "(observation, reward, terminated, truncated, info)", result)
+                raise self._malformed_result_error("step", "(observation, reward, terminated, truncated, info)", result)
             return self._read_state_key(result[0]), self._read_action_mask(result[4]), bool(result[2]), bool(result[3])
         except (KeyboardInterrupt, InputError):
             raise
@@ -162,7 +162,7 @@ class InProcessEnv:
         except BaseException as error:
             raise EnvironmentFailure(f"{self._env_name} {what} ({describe_exception(error)})", "env") from error
 
-    def _malformed_result(self, method: str, expected: str, result: Any) -> InputError:
+    def _malformed_result_error(self, method: str, expected: str, result: Any) -> InputError:
         got = f"{len(result)} values" if isinstance(result, tuple) else type(result).__name__
         old = (method == "step" and got == "4 values") or (method == "reset" and not isinstance(result, tuple))
         hint = "; this is the interface of the older gym: use a version or a wrapper for Gymnasium" if old else ""

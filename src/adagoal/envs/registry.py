@@ -177,10 +177,10 @@ def make_single_env(
         return adapter, name
     if hasattr(env, "rollout") and not isinstance(env, TabularMDP):
         return env, env.name
-    raise wrong_env_type(env)
+    raise env_type_error(env)
 
 
-def wrong_env_type(env: object) -> InputError:
+def env_type_error(env: object) -> InputError:
     """Return the error for an object that is no environment."""
     text = "must be a name, a file, a matrix, a Model, a Gymnasium environment or a TabularEnv, got "
     if isinstance(env, type):

@@ -354,7 +354,7 @@ def read_saved_run(path: Path, load: Callable[[SavedRun], LoadedT]) -> LoadedT:
         try:
             saved = find_saved_run(path)
             if saved is None:
-                raise no_run(path)
+                raise missing_run_error(path)
             return load(saved)
         except InputError:
             # A commit removes files that a reader of the state before it may still want. Only an error without a
@@ -363,7 +363,7 @@ def read_saved_run(path: Path, load: Callable[[SavedRun], LoadedT]) -> LoadedT:
                 raise
 
 
-def no_run(path: Path, name: str | None = None) -> InputError:
+def missing_run_error(path: Path, name: str | None = None) -> InputError:
     """Return the error for a folder without a manifest; ``name`` is the argument that gave the folder."""
     return InputError(f"no adagoal run in {path} ({MANIFEST_FILE} is missing)", name)
 

@@ -33,7 +33,14 @@ from adagoal.deep.training_history import TrainingHistory
 from adagoal.parallel.worker_process import exit_if_reimported
 from adagoal.runs import train_result as files
 from adagoal.runs.job import JobMonitor, SaveFiles, run_job
-from adagoal.runs.run_folder import RunFolder, RunKind, SavedRun, no_run, open_locked_folder, require_run_folder
+from adagoal.runs.run_folder import (
+    RunFolder,
+    RunKind,
+    SavedRun,
+    missing_run_error,
+    open_locked_folder,
+    require_run_folder,
+)
 from adagoal.runs.train_result import TrainResult
 from adagoal.settings.exploration import ExecutionOptions
 from adagoal.settings.training import TrainingOptions
@@ -217,7 +224,7 @@ def resume_training(
     checked = TrainingLimits(**limits)
     with open_locked_folder(require_run_folder(path), RunKind.TRAINING) as folder:
         if folder.saved_run is None:
-            raise no_run(folder.path, "folder")
+            raise missing_run_error(folder.path, "folder")
         saved = files.require_training(folder.saved_run)
         training = restore_training(saved, steps, env, goal_rule, set_goal, trust, checked)
         saved.warn_about_damage()
