@@ -31,7 +31,7 @@ from adagoal.report.curve_page import Curve, CurvePlot
 from adagoal.report.html_page import Panel, PanelContent, ReportPage, render_macro, require_figures_extra
 from adagoal.report.live_server import ReportSource
 from adagoal.report.show import cells_panel
-from adagoal.runs import train_result as files
+from adagoal.runs import train_result
 from adagoal.runs.result_text import Headline, resume_training_command
 from adagoal.runs.run_folder import RunKind, SavedRun, read_saved_run
 
@@ -88,7 +88,7 @@ def _extra_schemas() -> dict[str, Any]:
 class TrainingSource(NamedTuple):
     """What the panels are made from."""
 
-    record: files.TrainingRecord
+    record: train_result.TrainingRecord
     arrays: dict[str, NDArray[Any]]
     past: ValueMapHistory
     extra: ExtraFiles
@@ -122,9 +122,9 @@ def read_training_folder(folder: Path) -> TrainingSource:
     """Read and check everything that the page shows."""
 
     def load(saved_run: SavedRun) -> TrainingSource:
-        record = files.read_training_record(saved_run)
-        arrays = files.read_goal_arrays(saved_run, record)
-        past = files.read_past_maps(saved_run, record, min(2, arrays["chosen"].shape[-1]))
+        record = train_result.read_training_record(saved_run)
+        arrays = train_result.read_goal_arrays(saved_run, record)
+        past = train_result.read_past_maps(saved_run, record, min(2, arrays["chosen"].shape[-1]))
         return TrainingSource(record, arrays, past, _read_extra_files(saved_run, record))
 
     return read_saved_run(folder, load)
@@ -244,7 +244,7 @@ PANELS: tuple[Panel[TrainingSource], ...] = (
 """The page from top to bottom."""
 
 
-def _read_extra_files(saved_run: SavedRun, record: files.TrainingRecord) -> ExtraFiles:
+def _read_extra_files(saved_run: SavedRun, record: train_result.TrainingRecord) -> ExtraFiles:
     """Read and check what ``evaluate`` and ``certify`` wrote, and sort out what is about another policy."""
     folder = record.path
     schemas = _extra_schemas()
@@ -259,7 +259,9 @@ def _read_extra_files(saved_run: SavedRun, record: files.TrainingRecord) -> Extr
     policies: set[str] = set()
     # A policy takes a while to read, and most folders have no such files.
     if contents:
-        policies = {files.read_policy(saved_run, record, run).fingerprint() for run in range(len(record.configs))}
+        policies = {
+            train_result.read_policy(saved_run, record, run).fingerprint() for run in range(len(record.configs))
+        }
     current = {name: data for name, data in contents.items() if data["about"].get("policy") in policies}
     return ExtraFiles(current, [name for name in contents if name not in current])
 
@@ -310,7 +312,7 @@ def _binned_curve(name: str, bins: Sequence[Mapping[str, Any]], seed: int | None
     return [Curve(name, [x for x, _ in known], [y for _, y in known], seed)] if known else []
 
 
-def _curves_over_steps(record: files.TrainingRecord, names: dict[str, str]) -> list[Curve]:
+def _curves_over_steps(record: train_result.TrainingRecord, names: dict[str, str]) -> list[Curve]:
     """Return for each name the mean over runs and, if there are several runs, the curve of each."""
     lines = []
     curves = [
@@ -349,7 +351,7 @@ def training_tables(source: TrainingSource) -> str:
     return "\n".join(rows)
 
 
-def write_video_strip(record: files.TrainingRecord, env: str | None) -> Path | None:
+def write_video_strip(record: train_result.TrainingRecord, env: str | None) -> Path | None:
     """Render ``FOLDER/strip.png``; return None if no renderer works or the environment's code may not be run.
 
     A separate process renders the strip, because a broken renderer can end its process.
@@ -383,8 +385,10 @@ def write_video_strip(record: files.TrainingRecord, env: str | None) -> Path | N
 
 def render_frames(folder: Path) -> NDArray[np.uint8]:
     """Play one episode at a distant test goal and return its frames ``[N_FRAMES, height, width, 3]``."""
-    config = read_saved_run(folder, files.read_training_record).configs[0]
-    policy = read_saved_run(folder, lambda saved: files.read_policy(saved, files.read_training_record(saved), 0))
+    config = read_saved_run(folder, train_result.read_training_record).configs[0]
+    policy = read_saved_run(
+        folder, lambda saved: train_result.read_policy(saved, train_result.read_training_record(saved), 0)
+    )
     source = goal_envs.EnvSource(policy.env)
     env = source.make_env(render_mode="rgb_array")
     horizon = env_inspection.measure_dimensions(env, source, config.horizon).horizon

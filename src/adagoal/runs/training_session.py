@@ -31,7 +31,7 @@ from adagoal.deep.rollouts import RolloutFactory, RolloutWorkers
 from adagoal.deep.training import Training, TrainingObserver, read_configs
 from adagoal.deep.training_history import TrainingHistory
 from adagoal.parallel.worker_process import exit_if_reimported
-from adagoal.runs import train_result as files
+from adagoal.runs import train_result
 from adagoal.runs.job import JobMonitor, SaveFiles, run_job
 from adagoal.runs.run_folder import (
     RunFolder,
@@ -156,7 +156,7 @@ class TrainingJob:
         history, policies = self._training.history, self._training.current_policies()
         return SaveFiles(
             {self.checkpoint_file: arrays_content(*self._training.state(), compress=False)},
-            files.training_file_contents(Status.INTERRUPTED, history, policies, {}),
+            train_result.training_file_contents(Status.INTERRUPTED, history, policies, {}),
         )
 
     def result(self, status: Status) -> TrainResult:
@@ -225,7 +225,7 @@ def resume_training(
     with open_locked_folder(require_run_folder(path), RunKind.TRAINING) as folder:
         if folder.saved_run is None:
             raise missing_run_error(folder.path, "folder")
-        saved = files.require_training(folder.saved_run)
+        saved = train_result.require_training(folder.saved_run)
         training = restore_training(saved, steps, env, goal_rule, set_goal, trust, checked)
         saved.warn_about_damage()
         return run_job(TrainingJob(training, checked, folder.path), folder, observe, checked.minutes)
@@ -247,7 +247,9 @@ def restore_training(
         arrays, facts = checkpoint.load_arrays(TrainingJob.checkpoint_file)
         configs = read_configs(facts)
     # Environment and goal rules are resolved before anything is built: only these two name code.
-    source = files.resolve_training_env(saved.path, configs[0], env, trust, "adagoal.resume({}, env=...)", set_goal)
+    source = train_result.resolve_training_env(
+        saved.path, configs[0], env, trust, "adagoal.resume({}, env=...)", set_goal
+    )
     source = replace(source, step_timeout=limits.step_timeout)
     rule = goal_rule if callable(goal_rule) else None
     rules = _resolve_goal_rules(configs, None if callable(goal_rule) else goal_rule, trust)
