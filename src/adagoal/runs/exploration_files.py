@@ -39,7 +39,7 @@ def read_state_metadata(files: FolderFiles, n_states: int) -> StateMetadata:
     data = files.load_json(StateMetadata.file_name, _metadata_schema())
     with files.report_errors(StateMetadata.file_name):
         layout = None if data["layout"] is None else _parse_layout(**data["layout"])
-        _check_observation_space(data["space"])
+        _check_key_format(data["space"])
         # The report and policies index states by these tables, so tables of another run must be refused here.
         too_few_cells = layout is not None and len(layout.cells) < n_states
         if too_few_cells or len(data["labels"]) > n_states or not 0 <= (data["start"] or 0) < n_states:
@@ -102,13 +102,13 @@ def _parse_layout(
     return GridLayout((rows, columns), cell_array, blocked, mark_arrays)
 
 
-def _check_observation_space(space: Any) -> None:
-    if space is not None and space.get("kind") == "states":
-        if not all(isinstance(space.get(name), int) for name in ("first", "size")):
+def _check_key_format(key_format: Any) -> None:
+    if key_format is not None and key_format.get("kind") == "states":
+        if not all(isinstance(key_format.get(name), int) for name in ("first", "size")):
             raise ValueError("observations are not counted from a whole number")
-    elif space is not None:
+    elif key_format is not None:
         try:
-            observation_keys.make_key_reader(space)
+            observation_keys.make_key_reader(key_format)
         # The description comes from the file: a forged one has any type, and any depth of nesting.
         except (KeyError, TypeError, AttributeError, RecursionError):
             raise ValueError("it does not say how observations are read") from None

@@ -44,7 +44,7 @@ class StateMetadata:
     start: int | None = None
     labels: tuple[str, ...] = ()
     layout: GridLayout | None = None
-    observation_space: dict[str, Any] | None = None  # see :class:`adagoal.core.types.ObservedStates`
+    key_format: dict[str, Any] | None = None  # see :class:`adagoal.core.types.ObservedStates`
     actions: tuple[str, ...] = ()  # names of the actions of a log
     call_texts: CallTexts | None = None  # of a state machine
 
@@ -65,10 +65,10 @@ class StateMetadata:
 
     def has_virtual_start(self, digests: NDArray[np.uint8] | None) -> bool:
         """Return whether the start is a state of its own, from which the first step draws the first observation."""
-        if self.start is None or self.observation_space is None:
+        if self.start is None or self.key_format is None:
             return False
-        if self.observation_space["kind"] == "states":
-            return bool(self.start >= self.observation_space["size"])
+        if self.key_format["kind"] == "states":
+            return bool(self.start >= self.key_format["size"])
         # A row of zeros is a state without an observation.
         return digests is not None and self.start < len(digests) and not digests[self.start].any()
 
@@ -81,7 +81,7 @@ class StateMetadata:
             layout["marks"] = {to_single_line(name): cells.tolist() for name, cells in self.layout.marks.items()}
         # Labels are text from user code; a terminal or a browser would obey control characters in them.
         labels = [to_single_line(label) for label in self.labels]
-        data = {"start": self.start, "labels": labels, "layout": layout, "space": self.observation_space}
+        data = {"start": self.start, "labels": labels, "layout": layout, "space": self.key_format}
         data |= {"actions": list(map(to_single_line, self.actions))} if self.actions else {}
         return data if self.call_texts is None else data | {"calls": self.call_texts._asdict()}
 
@@ -116,15 +116,15 @@ class StateFinder:
 
     def _make_lookup(self) -> Callable[[Any], int | None]:
         view, n_states = self._metadata, self._n_states
-        if view.observation_space is None:
+        if view.key_format is None:
             return lambda given: resolve_number(given, view.labels, n_states, "state")
-        if view.observation_space["kind"] == "states":
-            first = view.observation_space["first"]
+        if view.key_format["kind"] == "states":
+            first = view.key_format["first"]
             return lambda given: resolve_number(index(given) - first, (), n_states, "observation")
         digests = () if self._digests is None else self._digests
         # A row of zeros is a state without an observation, such as a virtual start.
         known = {row.tobytes(): state for state, row in enumerate(digests) if row.any()}
-        read = observation_keys.make_key_reader(view.observation_space)
+        read = observation_keys.make_key_reader(view.key_format)
         return lambda observation: known.get(observation_keys.hash_state_key(read(observation)))
 
 
@@ -637,7 +637,7 @@ def to_data_frame(rows: Any, **options: Any) -> Any:
 
 def numbers_states_as_met(result: Result) -> bool:
     """Return whether the run numbered the states of a large model, or other whole numbers, as it met them."""
-    return result.view.observation_space == {"kind": "whole"}
+    return result.view.key_format == {"kind": "whole"}
 
 
 def find_model_states(result: Result, n_states: int) -> Longs:
