@@ -127,7 +127,7 @@ def load_model(path: Path) -> TabularMDP:
 def find_user_model(env: object) -> TabularMDP | None:
     """Return the model that the user brought, if any."""
     # A run must store it: its name does not say how to build it.
-    return env.mdp if isinstance(env, ModelSimulator) and env.own else None
+    return env.mdp if isinstance(env, ModelSimulator) and env.is_user_model else None
 
 
 def model_folder_contents(model: TabularMDP | None) -> dict[str, file_io.FileContent]:

@@ -154,7 +154,7 @@ def make_single_env(
         raise InputError("random is for Gymnasium environments; a model has one start", "start")
     if user_model is not None:
         name = env if isinstance(env, str) else OBJECT_ENV_PREFIX + user_model.name
-        return ModelSimulator(user_model, own=True), name
+        return ModelSimulator(user_model, is_user_model=True), name
     if isinstance(env, str):
         if is_model_name(env):
             return ModelSimulator(_build_named_model(env, env_args)), env

@@ -33,19 +33,19 @@ MIN_LARGE_STATES = 5000
 class ModelSimulator(BaseEnv):
     """A :class:`~adagoal.core.environment.TabularEnv` that samples from a known model.
 
-    ``own``: the user brought the model, so a run must store it (:mod:`adagoal.envs.model_sources`).
+    ``is_user_model``: the user brought the model, so a run must store it (:mod:`adagoal.envs.model_sources`).
     ``observations``: the model is that of a Gymnasium environment; the numbers of its first ``observations`` states are
     its observations.
     """
 
     FACTS_SCHEMA = object_schema(place=BaseEnv.POSITION_SCHEMA, diagnostics=Diagnostics.FACTS_SCHEMA)
 
-    def __init__(self, mdp: TabularMDP, own: bool = False, observations: int | None = None) -> None:
+    def __init__(self, mdp: TabularMDP, is_user_model: bool = False, observations: int | None = None) -> None:
         # A run could do nothing but reset.
         if mdp.terminal[mdp.start]:
             raise InputError(f"state {mdp.start} is terminal, so no other can be reached; choose another", "start")
         super().__init__(mdp.name, mdp.n_actions, mdp.start, mdp.n_states, mdp.n_states, start_is_certain=True)
-        self.mdp, self.own, self._n_observations = mdp, own, observations
+        self.mdp, self.is_user_model, self._n_observations = mdp, is_user_model, observations
         self.mixture = mdp.mixture
         self._cumulative_probabilities = _cumulative_rows(mdp)
         self._max_successors = int(np.diff(mdp.indptr).max())
