@@ -66,12 +66,12 @@ def test_unknown_names_give_one_line_error(folder, ask, text):
 def test_table_and_data_frame(folder, monkeypatch):
     result = adagoal.load(folder)
     rows = result.table()
-    within = [row for row in rows if row["within"]]
-    assert sorted(row["goal"] for row in within) == result.goals
-    assert rows[: len(within)] == within
-    assert [row["lower"] for row in within] == sorted(row["lower"] for row in within)
-    assert list(rows[0]) == ["goal", "label", "states", "lower", "upper", "error", "within", "open"]
-    assert all(math.isnan(row["error"]) for row in rows if not row["within"])
+    in_result = [row for row in rows if row["in_result"]]
+    assert sorted(row["goal"] for row in in_result) == result.goals
+    assert rows[: len(in_result)] == in_result
+    assert [row["lower"] for row in in_result] == sorted(row["lower"] for row in in_result)
+    assert list(rows[0]) == ["goal", "label", "states", "lower", "upper", "error", "in_result", "open"]
+    assert all(math.isnan(row["error"]) for row in rows if not row["in_result"])
     with monkeypatch.context() as without:
         without.setitem(sys.modules, "pandas", None)
         with pytest.raises(InputError, match=r"a data frame needs pandas: .* install pandas"):

@@ -116,6 +116,6 @@ def test_certificates_as_a_table(tmp_path: Path, capsys: pytest.CaptureFixture[s
     for goal, (lower, upper) in result.certificates.items():
         assert float(rows[goal]["lower"]) == lower
         assert float(rows[goal]["upper"] or math.inf) == upper
-        assert (rows[goal]["within"] == "1") == (goal in result.goals)
+        assert (rows[goal]["in_result"] == "1") == (goal in result.goals)
         assert rows[goal]["label"] == result.goal_label(goal)
     assert len(adagoal.transitions(folder)["state"]) == result.steps

@@ -412,7 +412,7 @@ def echo_wrapped(text: str, indent: str = "", err: bool = False) -> None:
 def exploration_lines(result: Result, folder: Path, top: int) -> Iterator[str]:
     """Yield the ``top`` best goals of a result as bars, and the command that shows all of them."""
     # the intervals of a void run mean nothing
-    rows = [row for row in result.table() if row["within"] and result.status is not Status.VOID]
+    rows = [row for row in result.table() if row["in_result"] and result.status is not Status.VOID]
     measure = result.measure
     rows.sort(key=measure.sort_key)
     bars = []

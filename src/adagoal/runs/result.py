@@ -406,13 +406,13 @@ class Result:
     def table(self) -> list[dict[str, Any]]:
         """Return one row per goal that was seen, those of the result first, by their lower bounds.
 
-        ``within`` says whether the goal is one of the result, ``open`` whether its certificate is unfinished; ``error``
-        is NaN for other goals, and ``states`` is the number of its states.
+        ``in_result`` says whether the goal is one of the result, ``open`` whether its certificate is unfinished.
+        ``error`` is NaN for goals outside of the result. ``states`` is the number of the goal's states.
 
         Examples
         --------
         >>> nearest = result.table()[0]
-        >>> nearest["label"], nearest["within"], nearest["upper"]
+        >>> nearest["label"], nearest["in_result"], nearest["upper"]
         ('(0, 0)', True, 0.0)
         """
 
@@ -425,7 +425,7 @@ class Result:
                 "lower": lower,
                 "upper": upper,
                 "error": self.errors.get(goal, math.nan),
-                "within": goal in chosen,
+                "in_result": goal in chosen,
                 "open": goal in still_open,
             }
 

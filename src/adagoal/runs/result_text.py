@@ -103,7 +103,7 @@ def result_to_html(result: Result) -> str:
     colours = {Status.CERTIFIED: "#2e8b57", Status.VOID: red, Status.STOPPED: grey, Status.DONE: grey}
     colour = colours.get(result.status, orange)
     measure = result.measure
-    rows = sorted((row for row in result.table() if row["within"]), key=measure.sort_key)
+    rows = sorted((row for row in result.table() if row["in_result"]), key=measure.sort_key)
     shown = rows[:MAX_SUMMARY_ROWS]
     longest = max((row["upper"] for row in shown if math.isfinite(row["upper"])), default=measure.threshold)
     lines = [
