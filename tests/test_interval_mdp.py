@@ -162,6 +162,14 @@ def test_curriculum():
     assert adagoal.audit(result, mdp).ok
 
 
+def test_curriculum_finds_goals_beyond_the_first_radius_without_new_transitions():
+    """The first stage tries every pair of a deterministic grid, so the next one must look at known transitions."""
+    grid = {"rows": 4, "cols": 4, "slip": 0.0}
+    result = adagoal.explore("grid", radius="all", method="intervals", env_args=grid, budget=40_000)
+    assert result.status == "certified"
+    assert len(result.goals) == 16
+
+
 def test_known_branching_is_cheaper_and_a_wrong_one_is_reported():
     mdp, L, epsilon = SMALL["sparse"]
     most = int(np.diff(mdp.indptr).max())

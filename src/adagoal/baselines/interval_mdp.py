@@ -6,7 +6,7 @@ are bounds on values only, no action gaps:
 
     D_g      from  V <- max(V, T_low V)
     upper_g  from  Y <- min(Y, T_up Y),   for the policy that attains it       (:mod:`adagoal.planning.robust_sweeps`)
-    E_g      = upper_g - D_g,   with C = L + 1 + epsilon in place of upper_g while there is no policy
+    E_g      = upper_g - D_g    if D_g <= L; C = L + 1 + epsilon stands for upper_g while there is no policy
 
 The sets contain the true kernel at all times with probability 1 - delta, so lemmas 5 and 6 and the consequence of the
 theorem in docs/theory.md apply word by word: a run that stops by its rule is certified.
@@ -54,7 +54,7 @@ from numpy.typing import NDArray
 from adagoal.certified.events import interval_end
 from adagoal.certified.goal_table import GoalTable
 from adagoal.core.confidence_bounds import clopper_pearson_bounds
-from adagoal.core.environment import NO_LIMIT, ExplorationPlan
+from adagoal.core.environment import ExplorationPlan
 from adagoal.core.errors import InputError
 from adagoal.core.file_formats import COUNT_SCHEMA, ArraySpec, check_arrays, check_json_value, object_schema
 from adagoal.core.goal_space import GoalSpace
@@ -83,18 +83,10 @@ class IntervalEstimates(GoalTable):
         branching: int | None = None,
         pairs: int | None = None,
     ) -> None:
-        super().__init__(counts, L + 1.0 + epsilon, space or GoalSpace.from_states(counts.n_states, state_bound))
-        self.L, self.epsilon = L, epsilon
+        super().__init__(counts, L, epsilon, space or GoalSpace.from_states(counts.n_states, state_bound))
         pairs = pairs or state_bound * counts.n_actions
         self.sample_sets = FixedSampleSets(counts, pairs, delta, branching or state_bound, bound)
-        self.plans = 0
         self._sync_with_counts()
-
-    @property
-    def E(self) -> Floats:
-        """Errors [columns]."""
-        errors: Floats = np.maximum(np.minimum(self.upper, self.cap) - self.D, 0.0)
-        return errors
 
     def goal_policy(self, goal: int) -> Actions:
         """Return the certified policy [1, S], or the optimistic one before there is a certificate."""
@@ -114,28 +106,22 @@ class IntervalEstimates(GoalTable):
 
     def exploration_plan(self) -> ExplorationPlan:
         """Return the optimistic policies, until a pair reaches its next grid point."""
-        limit = math.ceil(min(4 * self.cap * (self.L + 1) / self.epsilon, NO_LIMIT))
         thresholds, at = self.sample_sets.next_sample_counts, self.space.goals_of_states
-        return ExplorationPlan(self.optimistic[None], self.goal_state, limit, thresholds, at)
+        return ExplorationPlan(self.optimistic[None], self.goal_state, self.max_episode_steps, thresholds, at)
 
     def set_radius(self, L: float, stage: int) -> None:
         """Continue with a larger radius (label ``cor_UB_increasingL``); the sets of kernels do not depend on it."""
-        unfinished = ~np.isfinite(self.upper)
-        self.L, self.cap = L, L + 1.0 + self.epsilon
-        self.Y[:, unfinished], self.best[:, unfinished] = self.cap, self.counts.n_actions
-        self.zero_at_goals(np.flatnonzero(unfinished))
-        self.stale[:] = True
+        self.widen_radius(L, ~np.isfinite(self.upper))
 
     def _sync_with_counts(self) -> None:
         """Add new states and goals, and sample pairs that have reached a grid point."""
-        self.add_rows()
-        self.add_columns()
+        self.grow()
         if self.sample_sets.update():
             self.stale[:] = True
 
     def _sweep_block(self, block: Longs) -> None:
         """Update both bounds of the columns of the block."""
-        model, start, order = self.sample_sets.model(), self.counts.start, np.flatnonzero(self.counts.seen)
+        model, start, order = self.sample_sets.model(), self.counts.start, self.seen_states
         # At most 20 sweeps: the next plan continues from these bounds.
         max_sweeps = 20
         setting = GoalBlock(order, self.block_columns(block), self.cap, True, max_sweeps, tolerance=1e-3 * self.epsilon)

@@ -22,6 +22,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from adagoal.certified.goal_table import GoalTable, goal_errors
 from adagoal.core.compiled_code import compiled, compiled_helper
 from adagoal.core.transition_data import TransitionCounts
 from adagoal.core.types import Bools, Floats, Longs
@@ -56,6 +57,18 @@ def read_deterministic_map(counts: TransitionCounts, visits: Floats, log: float)
     before = pairs[np.argsort(to[pairs], kind="stable")]
     first = np.concatenate([[0], np.cumsum(np.bincount(to[pairs], minlength=counts.n_states))])
     return DeterministicMap(counts.start, to, loss, counts.terminal, counts.absent, before, first)
+
+
+def improve_by_hops(table: GoalTable, graph: DeterministicMap, columns: Longs) -> None:
+    """Raise the lower bounds of these columns, and record the policies of hops that leave smaller errors."""
+    goals = np.append(table.column, -1)[table.space.goals_of_states[: table.counts.n_states]]
+    errors = table.E[columns]
+    table.D[columns] = np.minimum(hop_lower_bounds(graph, goals, columns, table.D[columns]), table.cap)
+    upper, loss = (a[columns] for a in hop_upper_bounds(graph, goals, len(table.D)))
+    new_errors = goal_errors(table.D[columns], upper, np.full(len(columns), np.inf), table.L, np.inf)
+    better = (upper <= table.cap - 1.0) & (new_errors < errors)
+    write_hop_policies(graph, goals, columns[better], loss[better], table.returned.T)
+    table.upper[columns[better]], table.gap[columns[better]] = upper[better], np.inf
 
 
 @compiled

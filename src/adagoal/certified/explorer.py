@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
@@ -30,20 +30,19 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from adagoal.certified import deterministic, goal_table
+from adagoal.certified import deterministic
 from adagoal.certified.events import ConfidenceSets, UnseenMassWindow
-from adagoal.certified.exploration_policy import plan_probing_actions
-from adagoal.certified.gaps import bound_suboptimality
+from adagoal.certified.gaps import bound_suboptimality, plan_probing_actions
 from adagoal.certified.goal_table import GoalTable
-from adagoal.certified.heuristics import Heuristics, Schedule
-from adagoal.certified.sweeps import split_blocks, sweep_block
+from adagoal.certified.heuristics import Heuristics, Schedule, split_blocks
+from adagoal.certified.sweeps import sweep_block
 from adagoal.certified.triangle import improve_by_neighbours
 from adagoal.core.compiled_code import run_jobs_in_threads
 from adagoal.core.environment import NO_LIMIT, ExplorationPlan
 from adagoal.core.file_formats import COUNT_SCHEMA, check_json_value, object_schema
 from adagoal.core.goal_space import GoalSpace
 from adagoal.core.transition_data import TransitionCounts
-from adagoal.core.types import Actions, Bools, Floats, Longs
+from adagoal.core.types import Actions, Bools, Longs
 from adagoal.planning.model_arrays import EmpiricalModel, GoalBlock
 
 
@@ -60,8 +59,6 @@ class CertifiedExplorer(GoalTable):
     episodes_per_plan = 1_000_000
 
     FACTS_SCHEMA = object_schema(
-        rollouts=COUNT_SCHEMA,
-        hops_counted_at={"type": "number", "minimum": 0},
         plans=COUNT_SCHEMA,
         windows={"type": "integer", "minimum": 1, "maximum": UnseenMassWindow.MAX_WINDOWS},
         transitions={"type": "integer", "minimum": -1},
@@ -83,30 +80,22 @@ class CertifiedExplorer(GoalTable):
     ) -> None:
         self.heuristics = heuristics or Heuristics()
         space = space or GoalSpace.from_states(counts.n_states, math.inf if state_bound is None else state_bound)
-        super().__init__(counts, L + 1.0 + epsilon, space, self.heuristics.small_world.upper_cap_factor)
-        self.L, self.epsilon = L, epsilon
+        super().__init__(counts, L, epsilon, space, self.heuristics.small_world.upper_cap_factor)
         self.confidence = confidence(
             counts,
             states=state_bound,
             pairs=pairs or (state_bound and state_bound * counts.n_actions),
-            goals=self.space.goal_bound,
+            goals=space.goal_bound,
             delta=delta,
             branching=branching or state_bound or NO_LIMIT,
             window_entry_factor=self.heuristics.window_entry_factor,
         )
         self.schedule = Schedule(self.heuristics)
         self._thread_pool = ThreadPoolExecutor(min(16, os.cpu_count() or 1))
-        self._state_bound, self._n_rollouts, self.plans = state_bound, 0, 0
-        self._hops_counted_at = 0.0  # step count
+        self._state_bound = state_bound
         self._n_steps_counted = -1  # steps, resets included, at the last look at the counts
         self._radii_outdated = True
         self._sync_with_counts()
-
-    @property
-    def E(self) -> Floats:
-        """[columns] error estimates."""
-        errors: Floats = goal_table.goal_errors(self.D, self.upper, self.gap, self.L, self.cap)
-        return errors
 
     def goal_policy(self, goal: int) -> Actions:
         """Return [1, S] the policy of the certificate; the optimistic one if none is recorded."""
@@ -118,21 +107,18 @@ class CertifiedExplorer(GoalTable):
         if not self.schedule.can_sweep:
             return False
         self._update_radii()
-        columns = self.schedule.goals_to_plan(self.stale, wanted, self.D, self.E, self.L, self.epsilon)
-        if len(columns):
-            self._plan_blocks(split_blocks(columns))
-        return len(columns) > 0
+        blocks = self.schedule.blocks_to_plan(self, wanted)
+        if blocks:
+            self._plan_blocks(blocks)
+        return bool(blocks)
 
     def exploration_plan(self) -> ExplorationPlan:
         """Return what to play: greedy for the lower bounds, and in some rollouts actions that probe action gaps."""
-        self._n_rollouts += 1
-        worst = int(np.argmax(np.where(self.D <= self.L, self.E, -1.0)))
-        interval = min(self.upper[worst], self.cap) - self.D[worst]
-        probing = self.schedule.probes_gaps(self._n_rollouts, self.gap[worst], interval)
+        probing = self.schedule.begin_rollout(self)
         local = self.confidence.local_lower_bounds(self.V.T, self.probing.T, probing, self.cap)
-        limit = math.ceil(min(4 * self.cap * (self.L + 1) / self.epsilon, NO_LIMIT))
-        thresholds, steps = np.full(len(self.counts.n), NO_LIMIT), self.schedule.replan_interval()
-        return ExplorationPlan(local, self.goal_state, limit, thresholds, self.goals_of_states(), steps)
+        no_thresholds, steps = np.full(len(self.counts.n), NO_LIMIT), self.schedule.replan_interval()
+        goals, limit = self.goals_of_states(), self.max_episode_steps
+        return ExplorationPlan(local, self.goal_state, limit, no_thresholds, goals, steps)
 
     def finalize(self, wanted: Bools) -> None:
         """Bring waiting goals up to date for an answer before the end, smallest error first.
@@ -142,7 +128,7 @@ class CertifiedExplorer(GoalTable):
         self._sync_with_counts()
         self.schedule.refill_completely()
         # Hops and duals would wait for more steps otherwise.
-        self._hops_counted_at = 0.0
+        self.schedule.hops_counted_at = 0.0
         self._update_radii()
         self.polished[:] = 0.0
         waiting = np.flatnonzero(wanted & (self.D <= self.L)[: len(wanted)])
@@ -156,16 +142,10 @@ class CertifiedExplorer(GoalTable):
         Counts and bounds carry over. The fixed function of lemma 1 depends on the cap, so each stage has its own share
         delta / (stage (stage + 1)) of that event. The other events do not depend on the radius.
         """
-        # Lemma 6 says nothing about the policies of these columns, so they restart at the new height.
-        unfinished = self.Y[self.counts.start] > self._upper_cap - 1.0
-        self.L, self.cap = L, L + 1.0 + self.epsilon
+        # Lemma 6 says nothing about policies whose upper bounds are not below the old height.
+        self.widen_radius(L, self.Y[self.counts.start] > self._upper_cap - 1.0)
         self.confidence.set_curriculum_stage(stage)
-        self.Y[:, unfinished], self.best[:, unfinished] = self.upper_start_factor * self.cap, self.counts.n_actions
-        self.zero_at_goals(np.flatnonzero(unfinished))
-        self.polished[:] = 0.0
-        self.stale[:] = True
-        # The next plan looks at the counts again: more goals are near enough for their own column.
-        self._n_known_transitions = self._n_steps_counted = -1
+        self._n_steps_counted = -1
 
     def _sync_with_counts(self) -> None:
         """Take in the last rollout: new states and goals, raised lower bounds, and tokens for its steps."""
@@ -173,10 +153,8 @@ class CertifiedExplorer(GoalTable):
         if taken == self._n_steps_counted and self.counts.n_states == len(self.V):
             return
         self._n_steps_counted, self._radii_outdated = taken, True
-        self.add_rows()
-        self.add_columns()
+        self.grow()
         self.confidence.grow_arrays()
-        self.seen_states = np.flatnonzero(self.counts.seen)
         # The agent has raised V on its way.
         np.maximum(self.D, self.V[self.counts.start], out=self.D)
         self.schedule.update(float(taken), len(self.seen_states), len(self.D), self._n_known_transitions)
@@ -203,17 +181,9 @@ class CertifiedExplorer(GoalTable):
         work = sum(self.schedule.sweep_cost(len(block)) for block in blocks)
         self.schedule.spend_on_sweeps(work)
         self._sweep_blocks(blocks, False, work)
-        block = np.concatenate(blocks) if len(blocks) > 1 else blocks[0]
-        self.stale[block] = False
-        steps, bounds = float(self.counts.n.sum()), (self.D, self.E, self.polished)
-        due = self.schedule.goals_due_for_duals(block, steps, *bounds, self.L, self.epsilon)
-        # In a deterministic world closed forms are exact, and hops are the better gaps.
-        if self.counts.support.max() == 1:
-            self.polished[due] = steps
-            return
-        bought, work = self.schedule.buy_duals(split_blocks(due))
-        for block in bought:
-            self.polished[block] = steps
+        columns = np.concatenate(blocks)
+        self.stale[columns] = False
+        bought, work = self.schedule.buy_duals(self, columns)
         if bought:
             self._sweep_blocks(bought, True, work)
         for block in bought if self.schedule.strategy.action_gaps else ():
@@ -221,61 +191,50 @@ class CertifiedExplorer(GoalTable):
             self._bound_action_gaps(block[self.Y[self.counts.start, block] <= self._upper_cap - 1.0])
 
     def _sweep_blocks(self, blocks: list[Longs], exact: bool, work: float) -> None:
-        """Improve both bounds of the columns of the blocks (lemmas 5, 6 and 13), in threads if there is enough work."""
-        h, strategy, jobs = self.heuristics, self.schedule.strategy, []
-        model, start, order = self.confidence.empirical_model(), self.counts.start, self.seen_states
+        """Improve both bounds of the columns of the blocks (lemmas 5, 6 and 13)."""
+        h, sets, model, jobs = self.heuristics, self.confidence, self.confidence.empirical_model(), []
         # Not in threads: this reads the columns of other blocks.
-        if self.space.goals_are_states and strategy.triangle:
-            least, bounds = h.min_triangle_gain * self.epsilon, (self.V.T, self.Y.T, self.best.T)
+        if self.space.goals_are_states and self.schedule.strategy.triangle:
+            given = self.goal_state, self.column, self.seen_states, model, self.cap, h.min_triangle_gain * self.epsilon
             for block in blocks:
-                improve_by_neighbours(block, self.goal_state, self.column, order, model, self.cap, least, *bounds)
-        sweeps, tolerance = h.max_dual_sweeps if exact else h.max_closed_form_sweeps, h.sweep_tolerance * self.epsilon
+                improve_by_neighbours(block, *given, self.V.T, self.Y.T, self.best.T)
+        until = h.max_dual_sweeps if exact else h.max_closed_form_sweeps, h.sweep_tolerance * self.epsilon
         for block in self.schedule.split_jobs(blocks, exact):
-            below = GoalBlock(order, self.block_columns(block), self.cap, exact, sweeps, tolerance)
+            below = GoalBlock(self.seen_states, self.block_columns(block), self.cap, exact, *until)
             above = below._replace(cap=self._upper_cap)
-            jobs.append(partial(sweep_block, self.confidence.low, model, below, block, self.V.T, self.optimistic.T))
-            jobs.append(partial(sweep_block, self.confidence.up, model, above, block, self.Y.T, self.best.T))
-        run_jobs_in_threads(jobs, self._thread_pool if work > h.min_threaded_work else None)
-        limits = self.L, self.cap, self._upper_cap <= self.cap
+            jobs.append(partial(sweep_block, sets.low, model, below, block, self.V.T, self.optimistic.T))
+            jobs.append(partial(sweep_block, sets.up, model, above, block, self.Y.T, self.best.T))
+        self._run_jobs(jobs, work)
         for block in blocks:
-            goal_table.record_sweep_results(block, order, start, *limits, self.V.T, self.Y.T, *self._recorded_policies)
+            self.record_sweeps(block, self._upper_cap)
             self.plans += 1
 
-    @property
-    def _recorded_policies(self) -> tuple[NDArray[Any], ...]:
-        return self.D, self.upper, self.gap, self.best.T, self.returned.T
+    def _run_jobs(self, jobs: Sequence[Callable[[], None]], work: float) -> None:
+        """Run jobs, in threads if there is enough work."""
+        run_jobs_in_threads(jobs, self._thread_pool if work > self.heuristics.min_threaded_work else None)
 
     def _apply_hop_bounds(self) -> None:
-        """Improve both bounds of all goals in deterministic parts of the world (lemma 12)."""
-        counts, sets, steps = self.counts, self.confidence, float(self.counts.n.sum())
-        if not self.schedule.hops_due(steps, self._hops_counted_at):
+        """Improve both bounds of all open goals in deterministic parts of the world (lemma 12)."""
+        sets, steps = self.confidence, float(self.counts.n.sum())
+        if not self.schedule.hops_due(steps):
             return
-        self._hops_counted_at = steps
-        graph = deterministic.read_deterministic_map(counts, sets.window_visits, sets.window.log_inverse_delta)
-        if graph is None:
-            return
-        E, enough = self.E, self.heuristics.hop_error_share * self.epsilon
-        # Column 0 has no goal of its own, so no path leads there.
-        open_ = np.flatnonzero((self.goal_state >= 0) & (self.D <= self.L) & (E > enough))
-        self.schedule.spend_on_hops(len(open_), len(graph.before))
-        column = np.append(self.column, -1)[self.space.goals_of_states[: counts.n_states]]
-        self.D[open_] = np.minimum(deterministic.hop_lower_bounds(graph, column, open_, self.D[open_]), self.cap)
-        upper, loss = (a[open_] for a in deterministic.hop_upper_bounds(graph, column, len(self.D)))
-        new = goal_table.goal_errors(self.D[open_], upper, np.full(len(open_), np.inf), self.L, np.inf)
-        better = (upper <= self.cap - 1.0) & (new < E[open_])
-        chosen = open_[better]
-        deterministic.write_hop_policies(graph, column, chosen, loss[better], self.returned.T)
-        self.upper[chosen], self.gap[chosen] = upper[better], np.inf
+        self.schedule.hops_counted_at = steps
+        graph = deterministic.read_deterministic_map(self.counts, sets.window_visits, sets.window.log_inverse_delta)
+        if graph is not None:
+            uncertain = self.E > self.heuristics.hop_error_share * self.epsilon
+            # Column 0 has no goal of its own, so no path leads there.
+            columns = np.flatnonzero((self.goal_state >= 0) & (self.D <= self.L) & uncertain)
+            self.schedule.spend_on_hops(len(columns), len(graph.before))
+            deterministic.improve_by_hops(self, graph, columns)
 
     def _bound_action_gaps(self, block: Longs) -> None:
         """Bound the value and sub-optimality of the policies of Y (lemmas 7 to 9), as far as there are tokens."""
-        jobs, work = [], 0.0
-        for j in block:
+        model, jobs, work = self.confidence.empirical_model(), [], 0.0
+        for j in block.tolist():
             if self.schedule.gaps.has_tokens:
-                work += self.schedule.spend_on_gaps()
-                jobs.append(partial(self._bound_gap_of_goal, int(j), self.confidence.empirical_model()))
-        threaded = work > self.heuristics.min_threaded_work * len(jobs)
-        run_jobs_in_threads(jobs, self._thread_pool if threaded else None)
+                work = self.schedule.spend_on_gaps()
+                jobs.append(partial(self._bound_gap_of_goal, j, model))
+        self._run_jobs(jobs, work)
 
     def _bound_gap_of_goal(self, j: int, model: EmpiricalModel) -> None:
         """Bound the gap of column j, and plan where to probe it."""
@@ -290,13 +249,11 @@ class CertifiedExplorer(GoalTable):
         self.probing[:, j] = actions
         # Lemma 10 needs V^pi <= C everywhere.
         if most <= self.cap:
-            goal_table.record_if_better(j, value, gap, self.L, *self._recorded_policies)
+            self.record_policy(j, value, gap)
 
     def state(self) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
         """Return everything that cannot be computed from the counts."""
         facts = {
-            "rollouts": self._n_rollouts,
-            "hops_counted_at": self._hops_counted_at,
             "plans": self.plans,
             "windows": self.confidence.window.window_number,
             "transitions": self.confidence.transitions,
@@ -310,5 +267,4 @@ class CertifiedExplorer(GoalTable):
         self.restore_table(arrays)
         self.confidence.restore_radii(arrays, facts["windows"], facts["transitions"])
         self.schedule.restore(facts["schedule"])
-        self._n_rollouts, self._hops_counted_at = facts["rollouts"], facts["hops_counted_at"]
         self.plans, self._n_steps_counted = facts["plans"], -1

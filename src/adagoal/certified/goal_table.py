@@ -1,4 +1,4 @@
-"""Storage of the bounds and policies of every goal: one column per goal, in tables that grow. No decisions.
+"""The bounds and policies of every goal: one column per goal, in tables that grow. No decisions.
 
 Goals never seen share column 0, whose goal is to reach any of them: a lower bound on the distance to the nearest is one
 for each. So do goals that are seen but more than L + epsilon transitions away from the start: they lie beyond the
@@ -8,17 +8,18 @@ radius for sure. When a shorter way to a goal is found, it gets its own column, 
 
 from __future__ import annotations
 
+import math
 from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from adagoal.core.compiled_code import compiled, compiled_helper
-from adagoal.core.environment import OTHER_GOALS
+from adagoal.core.environment import NO_LIMIT, OTHER_GOALS
 from adagoal.core.file_formats import ArraySchema, ArraySpec, check_arrays
 from adagoal.core.goal_space import GoalSpace
 from adagoal.core.transition_data import TransitionCounts
-from adagoal.core.types import Actions, Longs
+from adagoal.core.types import Actions, Bools, Floats, Longs
 
 # Hops to a state without a known path: larger than any number of hops, and one more does not overflow.
 NO_KNOWN_PATH = 2**62
@@ -46,22 +47,25 @@ class GoalTable:
     }
 
     def __init__(
-        self, counts: TransitionCounts, cap: float, space: GoalSpace, upper_start_factor: float = 1.25
+        self, counts: TransitionCounts, L: float, epsilon: float, space: GoalSpace, upper_start_factor: float = 1.25
     ) -> None:
         """Upper bounds start at ``upper_start_factor`` times the cap C."""
         states, actions = counts.n_states, counts.n_actions
-        self.counts, self.cap, self.space, self.upper_start_factor = counts, cap, space, upper_start_factor
+        self.counts, self.space, self.upper_start_factor = counts, space, upper_start_factor
+        self.L, self.epsilon, self.cap = L, epsilon, L + 1.0 + epsilon
+        self.plans = 0
+        self.seen_states = np.flatnonzero(counts.seen)
         self._is_goal = np.isin(np.arange(space.n_goal_numbers), space.goal_numbers)
         self.goals = np.flatnonzero(self._is_goal)  # [G] the goal space
         self._column_capacity = 1
-        self._n_known_transitions = -1  # distinct transitions at the last call of add_columns
+        self._n_known_transitions = -1  # distinct transitions when columns were last added
         self._hop_counts = np.zeros(0, np.int64)  # [S] fewest observed transitions from the start
         self._known_support = np.zeros(0, np.int64)  # [X] the support that _hop_counts has taken in
         # Tables and rows with room for more columns. Columns are contiguous, because a backup reads only one.
         self._wide_arrays: dict[str, NDArray[Any]] = {}
         self.column = np.zeros(space.n_goal_numbers, np.int64)  # [N] of every goal; 0: never seen, or only far away
         self.V = np.zeros((states, 1))  # [S, columns] lower bounds
-        self.Y = np.full((states, 1), upper_start_factor * cap)  # [S, columns] upper bounds
+        self.Y = np.full((states, 1), upper_start_factor * self.cap)  # [S, columns] upper bounds
         self.optimistic = np.zeros((states, 1), np.int16)  # [S, columns] greedy for V: what exploration plays
         self.probing = np.full((states, 1), -1, np.int16)  # [S, columns] actions that probe action gaps, -1: none
         self.best = np.full((states, 1), actions, np.int16)  # [S, columns] the policy of Y
@@ -73,7 +77,24 @@ class GoalTable:
         self.stale = np.ones(1, bool)  # [columns] not planned with the latest counts
         self.polished = np.zeros(1)  # [columns] step count at the last plan with exact duals
 
-    def add_rows(self) -> None:
+    @property
+    def E(self) -> Floats:
+        """[columns] error estimates: what every goal lacks for the definition ``def_MGE``, at least 0."""
+        errors: Floats = goal_errors(self.D, self.upper, self.gap, self.L, self.cap)
+        return errors
+
+    @property
+    def max_episode_steps(self) -> int:
+        """The length of an episode of exploration that ends without success."""
+        return math.ceil(min(4 * self.cap * (self.L + 1) / self.epsilon, NO_LIMIT))
+
+    def grow(self) -> None:
+        """Add the states and goals that were found since the last call."""
+        self._add_rows()
+        self._add_near_goals()
+        self.seen_states = np.flatnonzero(self.counts.seen)
+
+    def _add_rows(self) -> None:
         """Add rows for new states and numbers for new goals."""
         states, actions = self.counts.n_states, self.counts.n_actions
         self.space.grow_states(states)
@@ -93,7 +114,7 @@ class GoalTable:
         # The reserve is a number of values, so more rows mean fewer columns.
         self._column_capacity = len(self.D)
 
-    def add_columns(self) -> None:
+    def _add_near_goals(self) -> None:
         """Give goals their own column if a short enough path to one of their states was found."""
         edges = int(self.counts.support.sum())
         if edges == self._n_known_transitions:
@@ -112,6 +133,26 @@ class GoalTable:
             self._add_column(int(goal))
         if len(self.D) > known:
             self.zero_at_goals(np.arange(known, len(self.D)))
+
+    def widen_radius(self, L: float, unfinished: Bools) -> None:
+        """Continue with a larger radius: upper bounds of ``unfinished`` [columns] restart at the new height."""
+        self.L, self.cap = L, L + 1.0 + self.epsilon
+        self.Y[:, unfinished], self.best[:, unfinished] = self.upper_start_factor * self.cap, self.counts.n_actions
+        self.zero_at_goals(np.flatnonzero(unfinished))
+        self.polished[:] = 0.0
+        self.stale[:] = True
+        # More goals are near enough for their own column, without any new transition.
+        self._n_known_transitions = -1
+
+    def record_policy(self, j: int, value: float, gap: float) -> None:
+        """Record the policy of Y for column j, with bounds on its value and gap, if that leaves a smaller error."""
+        record_if_better(j, value, gap, self.L, self.D, self.upper, self.gap, self.best.T, self.returned.T)
+
+    def record_sweeps(self, block: Longs, upper_cap: float) -> None:
+        """Take the bounds of the start from the tables, after sweeps of these columns that cut Y at ``upper_cap``."""
+        given = self.counts.start, self.L, self.cap, upper_cap <= self.cap
+        rows = self.D, self.upper, self.gap
+        record_sweep_results(block, self.seen_states, *given, self.V.T, self.Y.T, *rows, self.best.T, self.returned.T)
 
     def block_columns(self, block: Longs) -> Longs:
         """Return [S, W] the positions in ``block`` of the goals of every state, -1 for others: what a sweep reads."""

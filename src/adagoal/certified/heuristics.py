@@ -23,9 +23,10 @@ from typing import Any
 
 import numpy as np
 
+from adagoal.certified.goal_table import GoalTable
 from adagoal.core.compiled_code import compiled
-from adagoal.core.file_formats import object_schema
-from adagoal.core.types import Bools, Floats, Longs
+from adagoal.core.file_formats import COUNT_SCHEMA, object_schema
+from adagoal.core.types import Bools, Longs
 from adagoal.planning.model_arrays import BLOCK_GOALS
 
 
@@ -107,6 +108,11 @@ class Heuristics:
     window_entry_factor: int = 4
 
 
+def split_blocks(columns: Longs) -> list[Longs]:
+    """Return the columns in blocks of at most BLOCK_GOALS."""
+    return [columns[i : i + BLOCK_GOALS] for i in range(0, len(columns), BLOCK_GOALS)]
+
+
 class TokenBucket:
     """Operations that may be spent on one kind of plan."""
 
@@ -126,11 +132,15 @@ class Schedule:
         tokens={"type": "array", "minItems": 3, "maxItems": 3, "items": {"type": "number"}},
         credited_steps={"type": "number", "minimum": 0},
         free_plan_step={"type": "number", "minimum": 0},
+        hops_counted_at={"type": "number", "minimum": 0},
+        rollouts=COUNT_SCHEMA,
     )
 
     def __init__(self, heuristics: Heuristics) -> None:
         self.heuristics = heuristics
         self.n_states = self.n_columns = self.n_transitions = 0
+        self.hops_counted_at = 0.0  # step count
+        self._n_rollouts = 0
         self.refill_completely()
 
     def refill_completely(self) -> None:
@@ -165,20 +175,19 @@ class Schedule:
         h = self.heuristics
         return max(h.min_replan_steps, int(self._credited_steps) // h.replan_step_divisor)
 
-    def goals_to_plan(self, stale: Bools, wanted: Bools, D: Floats, E: Floats, L: float, epsilon: float) -> Longs:
+    def blocks_to_plan(self, table: GoalTable, wanted: Bools) -> list[Longs]:
         """Return the columns of the next plan, ``wanted`` [columns] first; empty if no wanted column is stale."""
-        columns, first = stale_candidates(stale, wanted, D, E, L, epsilon)
-        most, h = BLOCK_GOALS, self.heuristics
+        h, most, E = self.heuristics, BLOCK_GOALS, table.E
+        columns, first = stale_candidates(table.stale, wanted, table.D, E, table.L, table.epsilon)
         # One block, or as many as the next rollout pays for. The number of cores must not matter: a run is the same on
         # every machine.
         if self.sweeps.has_tokens and len(columns) >= BLOCK_GOALS and self.splits_plans:
             earned = h.tokens_per_step * self.replan_interval()
             most *= int(np.clip(earned / self.sweep_cost(BLOCK_GOALS), 1, h.max_blocks_per_plan))
         # The wanted ones, then those of largest error. The plan itself keeps the order of the columns.
-        chosen: Longs = columns
         if len(columns) > most:
-            chosen = columns[np.sort(np.lexsort((-E[columns], ~first))[:most])]
-        return chosen
+            columns = columns[np.sort(np.lexsort((-E[columns], ~first))[:most])]
+        return split_blocks(columns)
 
     @property
     def splits_plans(self) -> bool:
@@ -193,25 +202,27 @@ class Schedule:
         dominates = self.n_columns > h.many_goals and self.splits_plans
         return self._operations(goals, h.max_closed_form_sweeps) * (h.many_goals_cost_factor if dominates else 1.0)
 
-    def goals_due_for_duals(
-        self, block: Longs, steps: float, D: Floats, E: Floats, polished: Floats, L: float, epsilon: float
-    ) -> Longs:
-        """Return the columns of ``block`` whose last exact duals, at the step counts ``polished``, are old enough."""
-        h = self.heuristics
-        growth = h.dual_step_growth, h.deferred_dual_step_growth
-        due: Longs = columns_due_for_duals(block, steps, D, E, polished, L, epsilon, h.urgent_error_share, growth)
-        return due
+    def buy_duals(self, table: GoalTable, columns: Longs) -> tuple[list[Longs], float]:
+        """Pay for exact duals of those columns whose last ones are old enough, as far as there are tokens.
 
-    def buy_duals(self, blocks: list[Longs]) -> tuple[list[Longs], float]:
-        """Pay for exact duals of the blocks as far as there are tokens; return these blocks and the operations."""
+        Return their blocks and the operations.
+        """
+        h, steps, error = self.heuristics, float(table.counts.n.sum()), (table.D, table.E)
+        rule = table.L, table.epsilon, h.urgent_error_share, (h.dual_step_growth, h.deferred_dual_step_growth)
+        due = columns_due_for_duals(columns, steps, *error, table.polished, *rule)
+        # In a deterministic world closed forms are exact, and hops are the better gaps.
+        if table.counts.support.max() == 1:
+            table.polished[due] = steps
+            return [], 0.0
         bought, work = [], 0.0
-        for block in blocks:
+        for block in split_blocks(due):
             if not self.duals.has_tokens:
                 break
-            cost = self._operations(len(block), self.heuristics.max_dual_sweeps, self.heuristics.dual_cost)
-            self.duals.tokens -= self.heuristics.cost_per_plan + cost
+            cost = self._operations(len(block), h.max_dual_sweeps, h.dual_cost)
+            self.duals.tokens -= h.cost_per_plan + cost
             work += cost
             bought.append(block)
+            table.polished[block] = steps
         return bought, work
 
     def split_jobs(self, blocks: list[Longs], exact: bool) -> list[Longs]:
@@ -221,15 +232,18 @@ class Schedule:
         # One job per goal: a block of duals would keep one thread busy for long while the others have nothing to do.
         return [block[i : i + 1] for block in blocks for i in range(len(block))]
 
-    def probes_gaps(self, rollout: int, gap: float, interval: float) -> bool:
-        """Return whether this rollout probes action gaps; ``gap`` and ``interval`` bound the worst goal's error."""
-        h = self.heuristics
-        turn = rollout % h.frequent_probe_period > 0 if gap <= interval else rollout % h.rare_probe_period == 0
+    def begin_rollout(self, table: GoalTable) -> bool:
+        """Return whether the next rollout probes action gaps, by what bounds the largest error within the radius."""
+        self._n_rollouts += 1
+        h, rollout = self.heuristics, self._n_rollouts
+        worst = int(np.argmax(np.where(table.D <= table.L, table.E, -1.0)))
+        gap_is_smaller = table.gap[worst] <= min(table.upper[worst], table.cap) - table.D[worst]
+        turn = rollout % h.frequent_probe_period > 0 if gap_is_smaller else rollout % h.rare_probe_period == 0
         return self.strategy.action_gaps and turn
 
-    def hops_due(self, steps: float, counted_at: float) -> bool:
-        """Return whether to count hops again; the last time was at the step count ``counted_at``."""
-        return steps >= self.heuristics.hop_step_growth * counted_at and self.gaps.has_tokens
+    def hops_due(self, steps: float) -> bool:
+        """Return whether to count hops again at this step count."""
+        return steps >= self.heuristics.hop_step_growth * self.hops_counted_at and self.gaps.has_tokens
 
     def _operations(self, goals: int, sweeps: int, cost: float = 1.0) -> float:
         return 2.0 * cost * sweeps * goals * self.n_transitions  # two bounds
@@ -258,12 +272,15 @@ class Schedule:
             "tokens": [float(bucket.tokens) for bucket in (self.sweeps, self.duals, self.gaps)],
             "credited_steps": self._credited_steps,
             "free_plan_step": self._free_plan_step,
+            "hops_counted_at": self.hops_counted_at,
+            "rollouts": self._n_rollouts,
         }
 
     def restore(self, facts: dict[str, Any]) -> None:
         """Invert :meth:`state`."""
         self.sweeps.tokens, self.duals.tokens, self.gaps.tokens = map(float, facts["tokens"])
         self._credited_steps, self._free_plan_step = float(facts["credited_steps"]), float(facts["free_plan_step"])
+        self.hops_counted_at, self._n_rollouts = facts["hops_counted_at"], facts["rollouts"]
 
 
 # Which goals next. Compiled loops, because a small run asks thousands of times, and one NumPy call takes as long as a

@@ -40,15 +40,10 @@ from adagoal.core.operators import (
     solve_up_dual,
 )
 from adagoal.core.types import Actions, Floats, Longs
-from adagoal.planning.model_arrays import BLOCK_GOALS, EmpiricalModel, GoalBlock, goal_holds_state
+from adagoal.planning.model_arrays import EmpiricalModel, GoalBlock, goal_holds_state
 
 # (model, block, values [S, B], policy [S, B]) -> both improved; it may overwrite its arguments
 BoundSweep = Callable[[EmpiricalModel, GoalBlock, Floats, Actions], tuple[Floats, Actions]]
-
-
-def split_blocks(columns: Longs) -> list[Longs]:
-    """Return the columns in blocks of at most BLOCK_GOALS."""
-    return [columns[i : i + BLOCK_GOALS] for i in range(0, len(columns), BLOCK_GOALS)]
 
 
 def sweep_block(
