@@ -26,7 +26,7 @@ from adagoal.core.errors import EnvironmentFailure, InputError, describe_excepti
 class PluginGroup(StrEnum):
     """Groups of entry points."""
 
-    ENVIRONMENTS = "adagoal.worlds"  # functions that return a Model and take the user's env_args
+    ENVIRONMENTS = "adagoal.environments"  # functions that return a Model and take the user's env_args
     GOAL_RULES = "adagoal.goal_rules"
     METHODS = "adagoal.methods"  # adagoal.methods.Method
 
