@@ -48,7 +48,7 @@ from adagoal.settings.goal_spec import GoalsArgument as Goals
 from adagoal.settings.goal_spec import build_goal_space, parse_goals, to_goals_argument
 
 
-def pair_worlds(
+def settings_by_env(
     envs: Sequence[str], radius: Sequence[float], epsilon: Sequence[float], env_args: Mapping[str, Any]
 ) -> dict[str, dict[str, Any]]:
     """Return the settings of every environment, from one number for all or one for each."""
@@ -71,7 +71,7 @@ def _one_per_env(name: str, numbers: Sequence[float], n_envs: int) -> Sequence[f
 
 
 def build_settings(
-    worlds: Mapping[str, Mapping[str, Any]],
+    env_settings: Mapping[str, Mapping[str, Any]],
     method_specs: Iterable[str],
     rules: Sequence[str],
     seeds: int,
@@ -80,7 +80,7 @@ def build_settings(
     goals: Goals | None = None,
     **common: Any,
 ) -> list[ExplorationSettings]:
-    """Return the checked settings of every combination; ``worlds`` maps an environment to radius, epsilon and env_args.
+    """Return the checked settings of every combination; ``env_settings`` are those of :func:`settings_by_env`.
 
     Seeds are ``seed``, ``seed + 1``, and so on. A method that uses no goal rule runs once per seed, whatever the rules.
     ``constants`` applies to methods that have constants and were given none (:func:`adagoal.methods.apply_constants`).
@@ -90,9 +90,9 @@ def build_settings(
     common |= {"goal_space": parsed_goals.states, "goal_sets": parsed_goals.description}
     choices = [parse_method_spec(spec) for spec in dict.fromkeys(method_specs)]
     names = [method for method, _ in choices]
-    for env, options in worlds.items():
+    for env, options in env_settings.items():
         _require_known_model(env, options.get("env_args", {}))
-        world, _ = registry.make_single_env(env, options.get("env_args", {}), None, None)
+        made, _ = registry.make_single_env(env, options.get("env_args", {}), None, None)
         for method, arguments in zip(names, methods.apply_constants(constants, choices), strict=True):
             # A method without goal rules would give the same run for every rule.
             for rule in dict.fromkeys(rules) if methods.find_method(method).uses_goal_rule else rules[:1]:
@@ -100,7 +100,7 @@ def build_settings(
                 runs = [ExplorationSettings(**choice, **options, **common, seed=seed + i) for i in range(seeds)]
                 # Report bad input before the first run, not after hours.
                 try:
-                    ExplorationSession.from_settings(runs[0], world, goal_rules.resolve_rule(rule), parsed_goals.code)
+                    ExplorationSession.from_settings(runs[0], made, goal_rules.resolve_rule(rule), parsed_goals.code)
                 except InputError as error:
                     raise InputError(error.reason, plurals.get(error.name or "", error.name)) from None
                 settings += runs
@@ -357,10 +357,12 @@ def compare(
     check_arguments(ComparisonOptions, seeds=seeds, seed=seed, jobs=jobs)
     if callable(goals) or (isinstance(goals, Mapping) and any(map(callable, goals.values()))):
         raise InputError("runs are in other processes; write functions into a file and give FILE.py:NAME", "goals")
-    worlds = pair_worlds(_as_names("env", env), _as_numbers(radius), _as_numbers(epsilon), dict(env_args or {}))
+    env_settings = settings_by_env(
+        _as_names("env", env), _as_numbers(radius), _as_numbers(epsilon), dict(env_args or {})
+    )
     common: dict[str, Any] = {"delta": delta, "budget": budget, "goals": goals}
     names, rules = _as_names("methods", methods), _as_names("goal_rules", goal_rules)
-    settings = build_settings(worlds, names, rules, seeds, constants, seed, **common)
+    settings = build_settings(env_settings, names, rules, seeds, constants, seed, **common)
     tasks = {outcome_file_name(setting): (setting,) for setting in settings}
     display = RunsProgress(quiet=not (in_notebook() if progress is None else progress))
     with contextlib.ExitStack() as stack:
