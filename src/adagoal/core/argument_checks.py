@@ -20,8 +20,9 @@ import inspect
 import math
 import os
 import textwrap
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from operator import index
 from pathlib import Path
 from types import NoneType
 from typing import Any, ParamSpec, TypeVar, get_args, get_type_hints
@@ -265,6 +266,27 @@ def suggest_name(name: object, known: Iterable[str], otherwise: str) -> str:
     """Return the end of a message about an unknown name: the most similar known name, or ``otherwise``."""
     close = difflib.get_close_matches(str(name).lower(), known, n=1)
     return f". Did you mean {close[0]!r}?" if close else f"; {otherwise}"
+
+
+def resolve_number(name: Any, names: Sequence[str], size: int, what: str) -> int:
+    """Return the number of a state or goal that is given by its number, below ``size``, or by its name."""
+    if not isinstance(name, str):
+        try:
+            number = index(name)
+        except TypeError:
+            raise InputError(f"{what} {name!r} is neither a number nor a name") from None
+        if not 0 <= number < size:
+            raise InputError(f"{what} {number} is not in 0..{size - 1}")
+        return number
+    matches = [number for number, candidate in enumerate(names) if candidate == name]
+    if len(matches) == 1:
+        return matches[0]
+    # Labels of an environment need not be unique. The first match would silently be the wrong state.
+    if matches:
+        raise InputError(f"{len(matches)} {what}s are called {name!r}, the first are {matches[:3]}; give a number")
+    close = difflib.get_close_matches(name, names, n=3, cutoff=0.4)
+    hint = f"; did you mean {' or '.join(map(repr, close))}?" if close else ""
+    raise InputError(f"no {what} is called {name!r}{hint}")
 
 
 def parse_key_value(text: str) -> tuple[str, Any]:

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from operator import index
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-
-from adagoal.core.errors import InputError, to_single_line
 
 Floats = NDArray[np.float64]
 Singles = NDArray[np.float32]
@@ -58,29 +54,3 @@ class CallTexts(NamedTuple):
     calls: tuple[str, ...]  # one line per action
     state: str | None  # expression for the key of a state; None if the function has no name
     invariants: Mapping[str, str]  # expressions by name
-
-
-def state_label(labels: Sequence[str], state: int) -> str:
-    """Return the label of a state as plain text, or its number if it has no label."""
-    return to_single_line(labels[state]) if state < len(labels) else str(state)
-
-
-def resolve_number(name: Any, names: Sequence[str], size: int, what: str) -> int:
-    """Return the number of a state or goal that is given by its number, below ``size``, or by its name."""
-    if not isinstance(name, str):
-        try:
-            number = index(name)
-        except TypeError:
-            raise InputError(f"{what} {name!r} is neither a number nor a name") from None
-        if not 0 <= number < size:
-            raise InputError(f"{what} {number} is not in 0..{size - 1}")
-        return number
-    matches = [number for number, candidate in enumerate(names) if candidate == name]
-    if len(matches) == 1:
-        return matches[0]
-    # Labels of an environment need not be unique. The first match would silently be the wrong state.
-    if matches:
-        raise InputError(f"{len(matches)} {what}s are called {name!r}, the first are {matches[:3]}; give a number")
-    close = difflib.get_close_matches(name, names, n=3, cutoff=0.4)
-    hint = f"; did you mean {' or '.join(map(repr, close))}?" if close else ""
-    raise InputError(f"no {what} is called {name!r}{hint}")

@@ -19,14 +19,14 @@ from numpy.typing import NDArray
 # The methods of a result call public functions of higher layers, which the package imports when they are called. Runs
 # themselves depend on nothing above them.
 import adagoal
-from adagoal.core.argument_checks import check_folder_path
+from adagoal.core.argument_checks import check_folder_path, resolve_number
 from adagoal.core.environment import TabularEnv
 from adagoal.core.errors import InputError, Status, to_single_line
 from adagoal.core.file_io import FileContents, arrays_content, json_content
 from adagoal.core.goal_space import membership_mask
 from adagoal.core.installation import install_command
 from adagoal.core.tabular_policy import Policy
-from adagoal.core.types import CallTexts, GridLayout, Longs, resolve_number, state_label
+from adagoal.core.types import CallTexts, GridLayout, Longs
 from adagoal.envs import model_sources, observation_keys
 from adagoal.envs.model import TabularMDP
 from adagoal.runs.result_text import Measure, measure_of, most_likely_path, result_to_html, write_script
@@ -387,7 +387,7 @@ class Result:
         >>> result.label(3)
         '(1, 1)'
         """
-        return state_label(self.view.labels, resolve_number(state, (), self.n_states, "state"))
+        return _label_or_number(self.view.labels, resolve_number(state, (), self.n_states, "state"))
 
     def state(self, label: str) -> int:
         """Return the state with a name.
@@ -452,7 +452,7 @@ class Result:
         return [
             {
                 "state": self.label(pair // self.reset_action),
-                "action": state_label(self.view.actions, pair % self.reset_action),
+                "action": _label_or_number(self.view.actions, pair % self.reset_action),
                 "tries": int(tries[pair]),
                 "more": int(more[pair]),
             }
@@ -659,6 +659,11 @@ def find_contradicted_goals(certificates: Mapping[int, Certificate]) -> list[int
     """Return goals whose lower bound lies above the upper one, by more than rounding."""
     # Relative, because bounds of thousands of steps round by more than bounds of a few.
     return [g for g, (low, up) in certificates.items() if low > up + 1e-6 * (1.0 + up)]
+
+
+def _label_or_number(labels: Sequence[str], number: int) -> str:
+    """Return the label of a state or action as plain text, or its number if it has no label."""
+    return to_single_line(labels[number]) if number < len(labels) else str(number)
 
 
 def _infinity_to_none(value: float) -> float | None:
