@@ -19,8 +19,8 @@ from adagoal.core.errors import to_single_line
 from adagoal.core.exploration_run import BoundsHistory
 from adagoal.envs import toy_models
 from adagoal.envs.simulator import ModelSimulator
-from adagoal.report import StateMetadata, exploration_panels, make_headline, write_report
-from adagoal.report.exploration_panels import ExplorationSource, layered_positions
+from adagoal.report import StateMetadata, exploration_page, make_headline, write_report
+from adagoal.report.exploration_page import ExplorationSource, layered_positions
 from adagoal.report.html_page import Panel, PanelContent, pack_data_block
 from adagoal.runs.exploration_files import load_result
 from adagoal.runs.result import Result
@@ -116,7 +116,7 @@ def test_page_contains_the_observed_model(certified: Result, tmp_path: Path) -> 
 
 
 def test_page_of_a_large_run_is_small(certified: Result, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("adagoal.report.exploration_panels.PageLimits.policy_entries", 4 * 9)
+    monkeypatch.setattr("adagoal.report.exploration_page.PageLimits.policy_entries", 4 * 9)
     _, arrays = data_of(write_report(certified, tmp_path))
     assert arrays["policy"].shape[0] == 4
     held = arrays["goal"][arrays["policy_row"] >= 0]
@@ -141,14 +141,14 @@ def test_panel_is_added_by_one_function_and_one_script(
         "addPanel({show(data) { $('lengths').textContent = `${data.lengths.length} ${data.facts.unit}`; }});"
     )
     panel = Panel("lengths", "Episode lengths", episode_lengths, (script,))
-    monkeypatch.setattr(exploration_panels, "PANELS", (*exploration_panels.PANELS, panel))
+    monkeypatch.setattr(exploration_page, "PANELS", (*exploration_page.PANELS, panel))
     page = write_report(certified, tmp_path / "run")
     assert '<h2 id="lengths-title">Episode lengths</h2>' in own_part(page)
     assert script.read_text() in own_part(page)
     facts, arrays = data_of(page)
     assert facts["unit"] == "<steps>"
     np.testing.assert_array_equal(arrays["lengths"], certified.arrays["past_steps"])
-    monkeypatch.setattr(exploration_panels, "PANELS", (panel, panel))
+    monkeypatch.setattr(exploration_page, "PANELS", (panel, panel))
     with pytest.raises(AssertionError, match=r"panel lengths: another panel uses the names \['lengths', 'unit'\]"):
         write_report(certified, tmp_path / "run")
 

@@ -17,8 +17,8 @@ import pytest
 import browser as driver
 from adagoal.api import explore as api
 from adagoal.cli.main import run_command_line as main
-from adagoal.report import StateMetadata, exploration_panels, write_report
-from adagoal.report.exploration_panels import ExplorationSource, PageLimits
+from adagoal.report import StateMetadata, exploration_page, write_report
+from adagoal.report.exploration_page import ExplorationSource, PageLimits
 from adagoal.report.html_page import Panel, PanelContent
 from adagoal.report.show import show
 from adagoal.runs.exploration_files import load_result
@@ -443,7 +443,7 @@ def test_new_panel_is_shown(browser: driver.Browser, tmp_path: Path, monkeypatch
       });
     }""")
     panel = Panel("bounds", "Bounds", largest_bounds, (script,))
-    monkeypatch.setattr(exploration_panels, "PANELS", (*exploration_panels.PANELS, panel))
+    monkeypatch.setattr(exploration_page, "PANELS", (*exploration_page.PANELS, panel))
     write_report(api.explore("chain", 5, budget=500), tmp_path / "run")
     page = opened(browser, tmp_path / "run")
     page.evaluate("choose(1)")

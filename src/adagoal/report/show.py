@@ -16,8 +16,7 @@ from adagoal.certification.certificate import Certification, Claim, ComparisonCl
 from adagoal.core.errors import InputError
 from adagoal.core.file_io import write_text
 from adagoal.report.curve_page import CurvePlot, curves_by_seed
-from adagoal.report.exploration_page import exploration_page
-from adagoal.report.exploration_panels import ExplorationSource
+from adagoal.report.exploration_page import ExplorationSource, exploration_page
 from adagoal.report.html_page import Panel, PanelContent, ReportPage, render_macro, require_figures_extra
 from adagoal.runs.exploration_files import load_result
 from adagoal.runs.result import Result
