@@ -1,6 +1,6 @@
 """The list of compiled functions that small runs call is complete, and other processes can compile it.
 
-``python tests/test_precompilation.py`` writes the list again; with the name of a group it prints that group.
+``python tests/test_compiled_code.py`` writes the list again; with the name of a group it prints that group.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ import pytest
 import adagoal
 from adagoal import methods
 from adagoal.cli.main import run_command_line
-from adagoal.core import compiled_code, precompilation
-from adagoal.core.precompilation import parse_type
+from adagoal.core import compiled_code
+from adagoal.core.compiled_code import parse_type
 from adagoal.runs.progress_display import ProgressDisplay
 
 CHAIN: dict[str, Any] = {"env": "chain", "env_args": {"n_states": 5, "slip": 0.1}, "radius": 4, "budget": 300}
@@ -131,7 +131,7 @@ def sorted_rows(rows: list[list[Any]]) -> list[str]:
 
 
 def listed_groups() -> dict[str, list[list[Any]]]:
-    groups: dict[str, list[list[Any]]] = json.loads(precompilation.SIGNATURE_FILE.read_bytes())
+    groups: dict[str, list[list[Any]]] = json.loads(compiled_code.SIGNATURE_FILE.read_bytes())
     return groups
 
 
@@ -151,7 +151,7 @@ def test_types_survive_json() -> None:
     rows = [row for rows in listed_groups().values() for row in rows]
     assert len(rows) > 60
     for name, *types in rows:
-        assert hasattr(precompilation.find_function(name), "overloads")
+        assert hasattr(compiled_code.find_function(name), "overloads")
         assert [describe_type(parse_type(text)) for text in types] == types
 
 
@@ -193,15 +193,15 @@ def test_other_processes_fill_the_cache(sample: Any) -> None:
         "sample_kernels.missing": [["int64"]],
     }
     present = list(signatures)[:2]
-    assert precompilation.find_missing(present) == present
+    assert compiled_code.find_missing(present) == present
     lines: list[str] = []
-    with precompilation.watch_compilation(lines.append):
-        assert precompilation.compile_in_processes({name: signatures[name] for name in present}) == 3
-        assert precompilation.compile_in_processes({name: signatures[name] for name in present}) == 0
+    with compiled_code.watch_compilation(lines.append):
+        assert compiled_code.compile_in_processes({name: signatures[name] for name in present}) == 3
+        assert compiled_code.compile_in_processes({name: signatures[name] for name in present}) == 0
         assert lines[0] == "compiling, first run only: 0 of 2 functions"
         assert "2 of 2 functions" in lines[-1]
         # A failed process is ignored: the run compiles the function itself, or raises then.
-        assert precompilation.compile_in_processes(signatures) <= 1
+        assert compiled_code.compile_in_processes(signatures) <= 1
         n_lines = len(lines)
         assert sample.add_twice(1, 2) == 5
         assert sample.add_twice(1.0, 2.0) == 5.0
@@ -209,7 +209,7 @@ def test_other_processes_fill_the_cache(sample: Any) -> None:
         assert len(lines) == n_lines, "everything was in the cache"
         assert sample.add_twice(1, 2.0) == 5.0
         assert lines[-2:] == ["compiling, first run only: add_twice", "compiling, first run only: twice"]
-    assert precompilation.find_missing(present) == []
+    assert compiled_code.find_missing(present) == []
 
 
 def test_helper_called_from_python_runs_as_python(sample: Any) -> None:
@@ -251,10 +251,10 @@ def test_first_run_announces_compilation(
 
 
 def test_warm_reports_what_it_compiled(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    given: list[precompilation.Signatures] = []
+    given: list[compiled_code.Signatures] = []
     answers = iter([7, 0])
     monkeypatch.setattr(
-        precompilation, "compile_in_processes", lambda signatures: given.append(signatures) or next(answers)
+        compiled_code, "compile_in_processes", lambda signatures: given.append(signatures) or next(answers)
     )
     assert run_command_line(["warm"]) == 0
     assert capsys.readouterr().out.startswith("compiled 7 functions in 0 s on ")
@@ -283,4 +283,4 @@ if __name__ == "__main__":
             f" {json.dumps(group)}: [\n  " + ",\n  ".join(map(json.dumps, rows)) + "\n ]"
             for group, rows in record_all().items()
         )
-        precompilation.SIGNATURE_FILE.write_text("{\n" + ",\n".join(lines) + "\n}\n")
+        compiled_code.SIGNATURE_FILE.write_text("{\n" + ",\n".join(lines) + "\n}\n")

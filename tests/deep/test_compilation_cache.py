@@ -12,15 +12,15 @@ from typing import Any
 
 import pytest
 
-from adagoal.core import compiled_code
+from adagoal.deep import jax_cache
 
 SCRIPT = """
 import jax
-from adagoal.core import compiled_code
+from adagoal.deep import jax_cache
 
 hits = []
 jax.monitoring.register_event_listener(lambda event, **_: hits.append(event) if event.endswith("cache_hits") else None)
-compiled_code.enable_jax_cache(min_compile_seconds=0.0)
+jax_cache.enable_jax_cache(min_compile_seconds=0.0)
 jax.jit(lambda x: x * 2 + 1)(3.0)
 print(len(hits), jax.config.jax_compilation_cache_dir)
 """
@@ -58,7 +58,7 @@ def kept(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str | None, Path
     def ask(own: str | None, home: Path) -> str | None:
         config.update("jax_compilation_cache_dir", own)
         monkeypatch.setenv("XDG_CACHE_HOME", str(home))
-        compiled_code.enable_jax_cache()
+        jax_cache.enable_jax_cache()
         found: str | None = config.jax_compilation_cache_dir
         return found
 
@@ -82,5 +82,5 @@ def test_truncated_cache_entry_is_removed(tmp_path: Path) -> None:
     cut = {"a-cache": whole[:-1], "b-cache": b"", "c-cache": whole[:5] + b"\x01" + whole[6:]}
     for name, entry in {**cut, "d-cache": whole, "e": b""}.items():
         (tmp_path / name).write_bytes(entry)
-    compiled_code._remove_broken_entries(tmp_path)
+    jax_cache._remove_broken_entries(tmp_path)
     assert {path.name for path in tmp_path.iterdir()} == {"d-cache", "e"}

@@ -220,15 +220,15 @@ def warm(quiet: bool) -> None:
 
     Numba keeps the compiled code in __pycache__ beside the package, or in the folder NUMBA_CACHE_DIR.
     """
-    from adagoal.core import precompilation
+    from adagoal.core import compiled_code
     from adagoal.runs.progress_display import ProgressDisplay
 
     start = time.monotonic()
-    signatures = precompilation.read_signatures()
+    signatures = compiled_code.read_signatures()
     with ProgressDisplay(quiet):
-        n_compiled = precompilation.compile_in_processes(signatures)
+        n_compiled = compiled_code.compile_in_processes(signatures)
     if n_compiled == 0:
         click.echo(f"all {len(signatures)} functions are compiled already")
         return
-    seconds, cores = time.monotonic() - start, precompilation.n_processes()
+    seconds, cores = time.monotonic() - start, compiled_code.n_processes()
     click.echo(f"compiled {n_compiled} functions in {seconds:.0f} s on {cores} cores")

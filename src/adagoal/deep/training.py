@@ -2,7 +2,7 @@
 
 The workers play cycle c while the learner learns from cycle c - 1. The order of every random draw and of every update
 is fixed, so the same seeds give the same curves, also after an interruption. The cycle is compiled while the workers
-start, unless an earlier process has compiled it (:mod:`adagoal.core.compiled_code`).
+start, unless an earlier process has compiled it (:mod:`adagoal.deep.jax_cache`).
 
 A checkpoint is checked before anything is built from it. Shapes and types must be those that the learner would make
 itself, so an index into the replay buffer is in range and no update meets a number that is not finite. The facts stored
@@ -22,7 +22,7 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.typing import NDArray
 
-from adagoal.core import compiled_code, file_formats
+from adagoal.core import file_formats
 from adagoal.core.argument_checks import declared_settings, settings_json_schema
 from adagoal.core.errors import InputError, Status
 from adagoal.core.file_formats import COUNT_SCHEMA, ArraySpec, check_arrays, check_json_value, object_schema
@@ -32,6 +32,7 @@ from adagoal.deep.config import Config, check_shared_program
 from adagoal.deep.env_inspection import bounding_box, inspect_env
 from adagoal.deep.goal_envs import EnvDimensions, EnvSource
 from adagoal.deep.goal_selection import GoalSelector
+from adagoal.deep.jax_cache import enable_jax_cache
 from adagoal.deep.learner import LearnerState
 from adagoal.deep.policy import GoalPolicy, NumpyActor
 from adagoal.deep.rollouts import CycleRollouts, EpisodeBatch, RolloutBackend, RolloutFactory, RolloutWorkers
@@ -65,7 +66,7 @@ class Training:
         rule: GoalRule | None = None,
         make_rollouts: RolloutFactory = RolloutWorkers,
     ) -> None:
-        compiled_code.enable_jax_cache()
+        enable_jax_cache()
         check_shared_program(configs)
         self._make_rollouts = make_rollouts
         self.source, self.workers = source or EnvSource(configs[0].env), workers or os.cpu_count() or 1

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
 from adagoal import methods
+from adagoal.core.compiled_code import compile_group
 from adagoal.core.environment import TabularEnv
 from adagoal.core.errors import InputError, RunWarning, Status
 from adagoal.core.exploration_run import (
@@ -27,7 +28,6 @@ from adagoal.core.exploration_run import (
 )
 from adagoal.core.file_formats import check_arrays
 from adagoal.core.file_io import arrays_content
-from adagoal.core.precompilation import compile_group
 from adagoal.core.random_streams import restore_rng_state
 from adagoal.core.transition_data import TransitionCounts, TransitionLog
 from adagoal.envs import model_sources

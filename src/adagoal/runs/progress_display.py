@@ -19,8 +19,8 @@ from html import escape
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar, cast
 
+from adagoal.core.compiled_code import watch_compilation
 from adagoal.core.exploration_run import ExplorationRun, RunObserver
-from adagoal.core.precompilation import watch_compilation
 from adagoal.core.user_code import call_observer
 
 # Functions import Rich, because only a display needs it.
