@@ -204,6 +204,44 @@ def test_short_log_lists_the_pairs_to_try_next(tmp_path: Path) -> None:
     assert result.is_from_data
 
 
+def test_log_may_leave_a_state_that_it_never_enters() -> None:
+    result = adagoal.certify_data([("a", "go", "b"), ("c", "go", "d")], 3, start="a")
+    assert result.status == "budget"
+    assert {row["state"] for row in result.pairs_to_try()} == {"a", "b"}
+    # Nothing is known about the way to c.
+    assert result.certificate("c") == (1.0, np.inf)
+
+
+def test_suggested_tries_count_further_resets_if_the_start_is_believed() -> None:
+    rng, rows = default_rng(0), []
+    for episode in range(200):
+        state, terminated = 0, False
+        while not terminated:
+            after = state + 1 if rng.random() < 0.5 else max(state - 1, 0)
+            terminated = after == 3
+            rows.append((state, 0, after, terminated, episode))
+            state = after
+    # The 200 resets of the log do not suffice: without further ones no number of tries does.
+    assert 0 < max(row["more"] for row in adagoal.certify_data(rows, 13, 1.0).pairs_to_try()) < 100_000
+
+
+class Frame:
+    """What pandas and polars have in common."""
+
+    columns = ("State", "action", "next_state", "reward")
+
+    def __getitem__(self, name: str) -> Any:
+        values = {"State": ["off", "on"], "action": ["press"] * 2, "next_state": ["on", "off"], "reward": [0.5, np.nan]}
+        return np.array(values[name])
+
+
+def test_data_frames_and_files_with_spaces_are_read(tmp_path: Path) -> None:
+    file = write(tmp_path / "switch.csv", "state, action, next_state\noff, press, on\non, press, off\n")
+    for data in (Frame(), file):
+        result = adagoal.certify_data(data, 2, start="off", n_states=2)
+        assert result.certificates == adagoal.certify_data(SWITCH, 2, start="off", n_states=2).certificates
+
+
 def door(rng: Generator, state: str, action: str) -> str:
     """Return the true model of the log written by hand."""
     good = {("lobby", "badge"): "hall", ("hall", "badge"): "lift", ("lift", "up"): "roof", ("lift", "badge"): "hall"}
@@ -243,6 +281,10 @@ BAD = {
     "once": (
         "state,action,next_state,terminated\na,b,c,1\na,b,c,0\n",
         "line 3: the state 'c' does not end the episode",
+    ),
+    "not sorted": (
+        "state,action,next_state,terminated,episode\nb,x,c,1,1\na,x,b,0,1\n",
+        "line 3: the episode '1' goes on, but line 2 says that it is terminated; sort the rows by time",
     ),
     "twice": ("state,state,action,next_state\na,b,c,d\n", "two columns state"),
     "binary": ("state,action,next_state\na,\0,c\n", ""),
@@ -289,7 +331,11 @@ def test_bad_files_give_one_line_error(tmp_path: Path, case: str, capsys: pytest
         ([1, 2], {"start": 1}, "data: must be a CSV file"),
         (7, {"start": 1}, "data: must be a CSV file"),
         ([([0], 0, 1)], {"start": 1}, "data: states and actions must be hashable"),
-        ([(1, 0, "1")], {"start": 1}, "data: two states are both written '1'"),
+        ([(1, 0, "1")], {"start": 1}, "data: the states 1 and '1' look alike; write one value in one way"),
+        ([("1", 0, "1.0"), ("2.0", 0, "1")], {"start": 1}, "data: the states '1' and '1.0' look alike"),
+        ([("a", "x", "b"), ("b ", "x", "a")], {"start": "a"}, "data: the states 'b' and 'b ' look alike"),
+        (SWITCH, {"start": "off", "columns": ["state"]}, "columns: must be a dictionary such as"),
+        (SWITCH, {"start": "off", "n_states": "2"}, "at least the 2 of the log, got '2'"),
         (
             (np.array([0.5]), np.array([0]), np.array([1])),
             {"start": 1},

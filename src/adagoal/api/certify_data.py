@@ -61,8 +61,9 @@ def certify_data(
     Parameters
     ----------
     data: a CSV file with the columns state, action, next_state and, if known, terminated and episode; an event log with
-        the columns case and activity; a mapping of such columns; arrays (s, a, s'[, terminated[, episode]]); an
-        iterable of such transitions; or a Minari dataset with discrete observations and actions ("minari:ID").
+        the columns case and activity; a data frame or mapping of such columns; arrays (s, a, s'[, terminated[,
+        episode]]); an iterable of such transitions; or a Minari dataset with discrete observations and actions
+        ("minari:ID").
     radius: L >= 1, in expected steps from the start.
     epsilon: accuracy in steps, > 0.
     delta: probability that the answer is wrong, in (0, 1).
@@ -285,6 +286,8 @@ def _would_be_open(session: ExplorationSession, pairs: Longs, m: int) -> bool:
 
 def _imagine_tries(counts: TransitionCounts, pairs: Longs, m: int) -> None:
     """Raise the counts of pairs to about ``m``, with the same frequencies."""
+    n_tries = counts.n.sum()
+    resets = counts.visits - counts.n.reshape(counts.n_states, -1).sum(axis=1)
     untried = pairs[counts.n[pairs] == 0]
     counts.successor[untried, 0], counts.support[untried] = counts.start, 1
     counts.count[untried, 0] = counts.n[untried] = counts.settled[untried] = 1
@@ -292,4 +295,6 @@ def _imagine_tries(counts: TransitionCounts, pairs: Longs, m: int) -> None:
     counts.count[pairs] += added
     counts.recent[pairs] += added
     counts.n[pairs] += added.sum(axis=1)
-    np.add.at(counts.visits, pairs // counts.n_actions, added.sum(axis=1))
+    # As many resets per try as in the log: a start that is only believed needs them.
+    counts.visits[:] = counts.n.reshape(counts.n_states, -1).sum(axis=1)
+    counts.visits += np.round(resets * (counts.n.sum() / n_tries)).astype(np.int64)

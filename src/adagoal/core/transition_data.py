@@ -56,7 +56,7 @@ class TransitionCounts:
         self.n: Longs = np.zeros(pairs, np.int64)  # [X]: number of transitions observed
         self.settled: Longs = np.zeros(pairs, np.int64)  # [X]: n when the last new successor was observed
         self.visits: Longs = np.zeros(n_states, np.int64)  # [S]: steps taken from each state, resets included
-        self.seen: Bools = np.zeros(n_states, bool)  # [S]: states entered at least once
+        self.seen: Bools = np.zeros(n_states, bool)  # [S]: states entered or left at least once
         self.terminal: Bools = np.zeros(n_states, bool)  # [S]: states in which only the reset is possible
         self.absent: Bools = np.zeros(pairs, bool)  # [X]: actions that the state does not have
         self.seen[start] = True
@@ -191,8 +191,10 @@ def count_steps_from(moves, landed, done, n_actions, visits, seen, *arrays):  # 
     for i in range(done, len(moves)):
         if moves[i] >= 0 and not count_transition(moves[i], landed[i], *arrays):
             return i
-        visits[moves[i] // n_actions if moves[i] >= 0 else -1 - moves[i]] += 1
-        seen[landed[i]] = True
+        state = moves[i] // n_actions if moves[i] >= 0 else -1 - moves[i]
+        visits[state] += 1
+        # A log may leave a state that it never enters.
+        seen[state] = seen[landed[i]] = True
     return len(moves)
 
 

@@ -45,7 +45,8 @@ class LoggedEnv(BaseEnv):
         n_known = len(log.states)
         state_bound = n_known + 1 if n_states is None else n_states
         if not isinstance(state_bound, int) or state_bound < n_known:
-            raise InputError(f"must be a whole number, at least the {n_known:,} of the log, got {n_states}", "n_states")
+            text = f"must be a whole number, at least the {n_known:,} of the log, got {n_states!r}"
+            raise InputError(text, "n_states")
         sizes = len(self.action_labels), start_state, state_bound, n_known
         super().__init__(log.name, *sizes, is_certain, states_declared=n_states is not None)
         self.labels = tuple(to_single_line(state) for state in log.states)

@@ -76,6 +76,8 @@ def read_transitions(
         return data
     if isinstance(data, str) and data.startswith(MINARI_PREFIX):
         data = _load_minari_dataset(data.removeprefix(MINARI_PREFIX))
+    if columns is not None and not isinstance(columns, Mapping):
+        raise InputError(f'must be a dictionary such as {{"next_state": "s2"}}, got {columns!r}', "columns")
     renamed = {name: wanted for wanted, name in (columns or {}).items()}
     for wanted in columns or {}:
         if wanted not in (*COLUMN_NAMES, *COLUMN_ALIASES, "activity"):
@@ -84,9 +86,11 @@ def read_transitions(
         log = _read_csv(Path(data), renamed)
     elif hasattr(data, "iterate_episodes"):
         log = _read_minari_episodes(data)
-    elif isinstance(data, Mapping):
-        table = _Table("", list(map(str, data)), renamed)
-        table.add_columns(dict(zip(table.names, data.values(), strict=True)))
+    elif isinstance(data, Mapping) or hasattr(data, "columns"):
+        # A data frame of pandas or polars has its names in ``columns``.
+        names = list(getattr(data, "columns", data))
+        table = _Table("", list(map(str, names)), renamed)
+        table.add_columns({name: data[column] for name, column in zip(table.names, names, strict=True)})
         log = table.finish()
     else:
         log = _read_rows(data)
@@ -187,9 +191,22 @@ class _Table:
             begins[np.unique(joined["episode"], return_index=True)[1]] = True
         has_flags = "terminated" in self.names
         flags = joined["terminated"] if has_flags else np.zeros(self._n_rows, bool)
+        if begins is not None:
+            self._check_episodes_end(joined["episode"], flags)
         rest = has_flags, begins, self._row_name, self._first_row
         arrays = np.ascontiguousarray(state), joined["action"], np.ascontiguousarray(next_state), flags
         return RecordedTransitions(self._name, tuple(self._states), tuple(self._actions), *arrays, *rest)
+
+    def _check_episodes_end(self, episode: Longs, flags: Bools) -> None:
+        """Refuse rows of an episode after its end: rows in another order would move its beginning."""
+        last = np.zeros(len(self._episodes), np.int64)
+        last[episode] = rows = np.arange(self._n_rows)
+        if (goes_on := flags & (last[episode] > rows)).any():
+            end = int(np.argmax(goes_on))
+            row = end + 1 + int(np.argmax(episode[end + 1 :] == episode[end]))
+            text = f"the episode {list(self._episodes)[episode[end]]!r} goes on, but {self._row_name}"
+            text = f"{text} {end + self._first_row} says that it is terminated"
+            self._fail(row, f"{text}; sort the rows by time, and give every episode a name of its own")
 
 
 def _check_values(table: _Table, numbers: _Numbering, column: Longs, per_row: int, name: str) -> None:
@@ -198,10 +215,12 @@ def _check_values(table: _Table, numbers: _Numbering, column: Longs, per_row: in
         text = str(value).strip().lower()
         if text in ("", "nan", "inf", "-inf", "none", "nat") or (isinstance(value, float) and not math.isfinite(value)):
             table._fail(int(np.argmax(column == number)) // per_row, f"the {name} is {text or 'empty'}")
-    names = [str(value) for value in numbers]
+    # Programs write whole numbers as 1.0 if a column has gaps.
+    names = [str(value).strip().removesuffix(".0") for value in numbers]
     if len(set(names)) < len(names):
         twice = next(text for text in names if names.count(text) > 1)
-        raise _error(table._name, f"two {name}s are both written {twice!r}; use one type of value")
+        alike = " and ".join(repr(value) for value, text in zip(numbers, names, strict=True) if text == twice)
+        raise _error(table._name, f"the {name}s {alike} look alike; write one value in one way")
     if name == "action" and len(names) > MAX_ACTIONS:
         raise _error(table._name, f"{len(names)} actions; at most {MAX_ACTIONS} are possible")
 
@@ -232,7 +251,7 @@ def _read_csv(path: Path, renamed: Mapping[str, str]) -> RecordedTransitions:
             if not header:
                 raise InputError(f"{path}: the file is empty", "data")
             table = _Table(str(path), header, renamed, first_row=2)
-            rows, n_read = csv.reader(text, delimiter=delimiter), 0
+            rows, n_read = csv.reader(text, delimiter=delimiter, skipinitialspace=True), 0
             while chunk := list(itertools.islice(rows, ROWS_PER_CHUNK)):
                 # The csv module returns an empty list for an empty line, usually the last one.
                 if set(map(len, chunk)) != {len(header)}:
