@@ -1,10 +1,8 @@
 # %% [markdown]
 # # Your first certificate
 #
-# An agent wakes up in a world that it does not know. There is no reward. You ask three questions: which goals can it
-# reach reliably, how, and when has it learnt enough to stop?
-#
-# This page answers them for a small world. It takes a minute to read and a few seconds to run.
+# An agent is in an environment that it does not know. There is no reward. Which goals can it reach reliably, how, and
+# when has it learnt enough to stop? This page answers these questions for a small environment. It runs in seconds.
 
 # %%
 import adagoal
@@ -21,7 +19,7 @@ print(result.status)
 #
 # ## The goals
 #
-# In this world every cell of a map is a state, and every state is a goal. These can be reached within 20 steps:
+# In this environment every cell of a map is a state, and every state is a goal. These can be reached within 20 steps:
 
 # %%
 print(len(result.goals), "goals:", result.goals)
@@ -38,8 +36,8 @@ goal = result.goals[-1]
 result.certificate(goal)
 
 # %% [markdown]
-# Read it like this. No policy whatsoever needs fewer steps than `lower`. The policy that you are given needs at most
-# `upper`. All intervals of the run are right at the same time, with probability 0.9.
+# No policy needs fewer steps than `lower`, on average. The returned policy needs at most `upper`. All intervals of the
+# run are right together, with probability at least 0.9.
 #
 # ## The policy
 #
@@ -50,8 +48,8 @@ policy = result.policy(goal)
 policy(0), result.reset_action
 
 # %% [markdown]
-# The second number is the *reset*: an action that the library adds to every world. It leads back to the start and
-# costs a step. A policy may use it when it is lost.
+# The second number is the *reset*: an action that adagoal adds to every environment. It leads back to the start and
+# costs a step. A policy may use it, for example if it cannot reach the goal from where it is.
 #
 # ## How much it took
 
@@ -59,12 +57,12 @@ policy(0), result.reset_action
 print(f"{result.steps:,} steps in {result.episodes:,} episodes")
 
 # %% [markdown]
-# Nobody told the agent when to stop. It plays towards the goal about which it is most uncertain, among those that it
-# believes reachable. When no such goal is uncertain by more than $\varepsilon$, it stops.
+# In each episode the agent plays towards the goal about which it is most uncertain, among those that may be within
+# reach. When no such goal is uncertain by more than $\varepsilon$, it stops.
 #
 # ## Is it true?
 #
-# This world is built in, so its exact model is known to us (the agent never saw it). `audit` solves it and checks
+# This environment is built in, so its exact model is known. The agent never saw it. `audit` solves the model and checks
 # every claim.
 
 # %%

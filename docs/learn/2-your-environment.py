@@ -1,8 +1,8 @@
 # %% [markdown]
 # # Your own environment, and your own goals
 #
-# Any Gymnasium environment with discrete actions works as it is. Here is one in twenty lines: a lift with five floors
-# and a door that sticks.
+# Any Gymnasium environment with discrete actions works without changes. Here is one in twenty lines: a lift with five
+# floors and a door that sticks.
 
 # %%
 import gymnasium as gym
@@ -31,13 +31,12 @@ class Lift(gym.Env):
 
 
 # %% [markdown]
-# There is no reward worth speaking of, and no time limit. The library needs neither. Draw random numbers from
-# `self.np_random`, as Gymnasium asks: then the same seed gives the same run, and a run that was interrupted can go on
-# exactly where it was.
+# adagoal needs neither a reward nor a time limit. Draw random numbers from `self.np_random`, as Gymnasium asks. Then
+# the same seed gives the same run, and an interrupted run continues exactly where it was.
 #
-# ## Try it before you run it
+# ## Check it first
 #
-# `check_env` steps the environment for a moment. It says what a run would do, and what could spoil a certificate.
+# `check_env` steps the environment for a short time. It says what a run would do, and what would void a certificate.
 
 # %%
 check = adagoal.check_env(Lift())
@@ -61,8 +60,8 @@ for row in result.table():
 #
 # ## Your own goals
 #
-# Passengers do not think in states. They want a floor *with an open door*, and whether the basement is near is no
-# question of theirs. Name the goals, each with a function of the observation:
+# A passenger wants a floor *with an open door*, not a certain state. Name such goals, each with a function of the
+# observation:
 
 # %%
 goals = {
@@ -79,7 +78,7 @@ for name in goals:
 #
 # ## Use a policy
 #
-# `act` takes what the environment returned. The answer `reset_action` asks for a reset.
+# `act` takes the observation that the environment returned. The action `reset_action` asks for a reset.
 
 # %%
 env, policy = Lift(), result.policy("out at the top")
@@ -109,7 +108,7 @@ print(f"measured {np.mean(steps):.2f} steps, certified {low:.2f} to {up:.2f}")
 # %% [markdown]
 # ## From the command line
 #
-# Put the class into a file of yours, say `lift.py`, with one more line at its end:
+# Put the class into a file, say `lift.py`, with one more line at its end:
 #
 # ```python
 # gym.register("Lift-v0", entry_point="lift:Lift")

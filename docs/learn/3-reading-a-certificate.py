@@ -1,7 +1,7 @@
 # %% [markdown]
 # # Reading a certificate
 #
-# A certificate is a promise with a small print. This page is the small print, one sentence at a time.
+# This page says what a certificate promises, under which conditions, and how to check it.
 #
 # ## What is promised
 #
@@ -12,7 +12,8 @@
 # 3. Each policy is at most $\varepsilon$ steps slower than the best one for its goal.
 # 4. Every interval is right: no policy needs less than `lower`, and the returned one needs at most `upper`.
 #
-# The probability is over the luck of the run. It is not about a single trip: steps are averages.
+# The probability is over the randomness of the run. Steps are averages over episodes; nothing is said about a single
+# one.
 
 # %%
 import adagoal
@@ -27,7 +28,7 @@ for goal in result.goals[:4]:
 # ## The interval and the error
 #
 # `error` can be smaller than the width of the interval. A policy can be proved best before its value is known: it is
-# enough that every other action is seen to be worse.
+# enough that every other action is proved to be worse.
 #
 # ## A run that was cut short
 #
@@ -40,13 +41,13 @@ for run in (short, result):
     print("goal 2: [{:.2f}, {:.2f}]".format(*run.certificate(2)))
 
 # %% [markdown]
-# The first interval is wider and just as true. `open_goals` are the goals whose question is not settled yet. With a
-# folder (`out="runs/grid"`) the run could go on: `adagoal.resume("runs/grid", budget=1_000_000)`.
+# The first interval is wider, and also right. `open_goals` are the goals whose error is still above $\varepsilon$. A
+# run with a folder (`out="runs/grid"`) can be continued: `adagoal.resume("runs/grid", budget=1_000_000)`.
 #
 # ## Growing the radius
 #
-# If you do not know how far to look, let the run find out. It doubles the radius until the budget is spent, and
-# answers for the largest radius that it could finish.
+# If you do not know how far to look, use `radius="auto"`. The run doubles the radius until the budget is spent, and
+# answers for the largest radius that it finished.
 
 # %%
 grown = adagoal.explore("grid", radius="auto", budget=100_000, **world)
@@ -55,8 +56,8 @@ print(grown.status, "for the radius", grown.certified_radius, "-", len(grown.goa
 # %% [markdown]
 # ## Checking it
 #
-# There are two ways. `audit` compares with the exact model, where one is known. `play` needs no model: it tries the
-# policies and puts the measured steps, with an interval of their own, beside the certificate.
+# There are two ways. `audit` compares with the exact model, if it is known. `play` needs no model: it plays the
+# policies and shows the measured steps, with a confidence interval, beside the certificate.
 
 # %%
 print(adagoal.audit(result).table().splitlines()[-1])
@@ -67,14 +68,15 @@ for trial in adagoal.play(result, result.goals[1:3], episodes=200):
 # %% [markdown]
 # ## What voids it
 #
-# The proof rests on a few facts about the world. Where one fails, no interval means anything:
+# The proof rests on assumptions ([all of them](../guide.md#what-voids-it)). If one fails, the intervals mean nothing.
+# These are the most important ones:
 #
-# - **The world must not change.** Wear, drift and other learning agents change it.
+# - **The environment must not change.** Wear, drift and other learning agents change it.
 # - **The observation must be the whole state.** If two situations look alike, there are no probabilities to learn.
 # - **The reset must lead to the start.**
 #
-# The library watches all three while it steps an environment. What it sees to be wrong makes the status `void`, with
-# the reason in `result.void`. Here is a floor that wears out: the longer it is used, the slipperier it gets.
+# adagoal tests all three while it steps an environment. If the data contradict one, the status is `void`, and
+# `result.void` has the reason. Here is a floor that wears out: the longer it is used, the slipperier it gets.
 
 # %%
 import gymnasium as gym
@@ -103,6 +105,6 @@ print(worn.status)
 print(next(reason for reason in worn.void if "stationary" in reason))
 
 # %% [markdown]
-# Silence is not a proof: a small change may go unnoticed. But nothing that is noticed is passed over.
+# The tests can detect a violation but cannot rule one out: a small change may go unnoticed.
 #
-# Next: [linear mixtures](4-linear-mixtures.py), for worlds of which you have simulators.
+# Next: [linear mixtures](4-linear-mixtures.py), for environments of which you have simulators.

@@ -1,8 +1,8 @@
 # %% [markdown]
 # # Linear mixtures
 #
-# You have a few simulators, and the real world behaves like a mixture of them: sometimes like one, sometimes like
-# another. Wind regimes, friction levels and demand patterns are like that. In formulas,
+# You have a few simulators, and the real environment behaves like a mixture of them: sometimes like one, sometimes like
+# another. Wind regimes, friction levels and demand patterns are examples. In formulas,
 #
 # $$p(s' \mid s, a) = \sum_{i=1}^{d} \theta_i \, p_i(s' \mid s, a),$$
 #
@@ -21,8 +21,8 @@ simulators = [toy_models.open_grid_model(rows=6, cols=6, slip=slip) for slip in 
 world = adagoal.mixture(simulators, theta=[0.7, 0.3])
 
 # %% [markdown]
-# `theta` is hidden inside: the learner is told the simulators and nothing else. In earnest you would give the real
-# environment instead, `adagoal.mixture(simulators, world=env)`.
+# The learner knows the simulators, but not `theta`. With a real environment, use
+# `adagoal.mixture(simulators, world=env)` instead.
 #
 # ## Explore it
 
@@ -33,7 +33,7 @@ print(result.status, "after", f"{result.steps:,}", "steps;", len(result.goals), 
 # %% [markdown]
 # ## What was learnt
 #
-# The weights come with intervals that hold them, all at once, with probability $1 - \delta$:
+# The result has intervals that contain all weights together with probability $1 - \delta$:
 
 # %%
 for i, (estimate, low, high) in enumerate(result.arrays["theta"]):
@@ -42,7 +42,7 @@ for i, (estimate, low, high) in enumerate(result.arrays["theta"]):
 # %% [markdown]
 # ## What it saves
 #
-# The tabular method knows no simulators. It must try every action in every cell.
+# The tabular method does not use the simulators. It must try every action in every cell.
 
 # %%
 blind = adagoal.explore(world, radius=7, epsilon=1.0, method="certified", seed=0, budget=1_000_000)
@@ -52,9 +52,10 @@ print(blind.status, "after", f"{blind.steps:,}", "steps")
 # The gap grows with the number of states: with $S = 10{,}000$ the linear method takes as many steps as with
 # $S = 1{,}000$ ([figures and tables](../linear.md)).
 #
-# ## When the world is no mixture
+# ## When the environment is no mixture
 #
-# Then the certificate is worthless, and the run says so. Here the real world is more slippery than any simulator.
+# Then nothing is promised. A test of the fit makes the run void if the data contradict the mixture. Here the real
+# environment is more slippery than any simulator.
 
 # %%
 stray = adagoal.mixture(simulators, world=toy_models.open_grid_model(rows=6, cols=6, slip=0.9))

@@ -1,21 +1,21 @@
 # %% [markdown]
 # # Deep goals
 #
-# Positions, poses and images are goals too, but there are too many of them for a table. A neural network then plays
-# the part of the policies, and an ensemble of value functions gives the two numbers of every goal: a distance $D$ and
-# an error $E$. The rule that picks goals stays the same function.
+# There are too many positions and poses for a table of goals. Here a neural network is the policy for all goals, and
+# an ensemble of value functions estimates the distance $D$ and the error $E$ of every goal. The rule that picks goals
+# is the same function as before.
 #
 # This page trains a point mass in the plane: small enough for a laptop, and with the interface of
 # Gymnasium-Robotics, so that the same lines train a robot arm. It needs the extra `deep` (`pip install '.[deep]'`),
 # and no other library of reinforcement learning.
 #
-# Run it as a notebook. As a script it does not run as it stands: its worker processes import the script, so that a
-# training in a script stands below `if __name__ == "__main__":`.
+# Run it as a notebook. In a script, put the call of `train` below `if __name__ == "__main__":`, because worker
+# processes import the script.
 #
 # ## Train
 #
-# The walls stand at 1.5, and the training goals are drawn from a square that reaches to 3. Three in four of them
-# cannot be reached. The rule must notice.
+# The walls are at 1.5, and the training goals are drawn from a square that reaches to 3. Three in four of them cannot
+# be reached.
 
 # %%
 import tempfile
@@ -53,8 +53,8 @@ for row in result.history.rows:
 # %% [markdown]
 # ## Use the policy
 #
-# Loading a policy runs no code of the folder, and acting needs no JAX. The policy also says how far a goal is from
-# here, and how far off that may be.
+# Loading a policy runs no code of the folder, and acting needs no JAX. The policy also estimates the distance to a goal
+# and how far off this estimate may be.
 
 # %%
 trained = adagoal.load(folder)
@@ -66,7 +66,7 @@ print(f"distance: {policy.distance(here, goal):.1f} steps, give or take {policy.
 # %% [markdown]
 # ## Test it where it was not trained
 #
-# Here on goals from a square that is one and a half times as wide:
+# These goals are from a square that is one and a half times as wide:
 
 # %%
 print(f"{trained.evaluate(100, test_goals='scale=1.5').final_success.mean():.0%} of the wider goals")
@@ -74,8 +74,8 @@ print(f"{trained.evaluate(100, test_goals='scale=1.5').final_success.mean():.0%}
 # %% [markdown]
 # ## Certify it
 #
-# A rate is not a certificate. `certify` cuts the goal space into cells and plays until it can say of every cell
-# whether the policy reaches its goals. All verdicts are right together, with probability 0.95.
+# `certify` cuts the goal space into cells and plays until it can say of every cell whether the policy reaches its
+# goals. All verdicts are right together with probability at least 0.95.
 
 # %%
 found = adagoal.certify(folder, radius=25, success=0.9, slack=0.1, halvings=2, workers=1)
@@ -89,7 +89,7 @@ for cell in found.cells:
 # ## If you train with another library
 #
 # A goal rule is a function of $D$, $E$ and what else is known. For Stable-Baselines3 there is a wrapper and a callback
-# ([beside Stable-Baselines3](../sb3.md)). In a training loop of your own, call the rule yourself:
+# ([Stable-Baselines3](../sb3.md)). In a training loop of your own, call the rule yourself:
 
 # %%
 import numpy as np
@@ -112,8 +112,6 @@ weights = adagoal_proportional(known)
 weights / weights.sum()
 
 # %% [markdown]
-# The third goal is the most uncertain one, but it is believed out of reach, and it is not tried. That is the whole
-# idea.
+# The third goal is the most uncertain one, but it is believed out of reach, so it has weight 0.
 #
-# You have seen everything. [The guide](../guide.md) says how to choose the numbers, and [the theory](../theory.md)
-# why the certificates are true.
+# [The guide](../guide.md) says how to choose the numbers, and [the theory](../theory.md) why the certificates are true.
