@@ -76,6 +76,26 @@ def test_environment_error_is_reported() -> None:
     assert any("the motor is on fire" in line for line in check.void)
 
 
+class NoSpaces(gymnasium.Env[int, int]):
+    """An environment whose author forgot the spaces."""
+
+
+class TwoSwitches(NoSpaces):
+    action_space: spaces.Space[Any] = spaces.MultiDiscrete([2, 2])
+
+
+@pytest.mark.parametrize(
+    ("env", "line"),
+    [
+        (NoSpaces(), "env: NoSpaces has actions of type NoneType; they must be Discrete, number them in a wrapper"),
+        (TwoSwitches(), "env: TwoSwitches has actions of type MultiDiscrete; they must be Discrete, number them in a "),
+    ],
+)
+def test_wrong_action_spaces_are_reported(env: gymnasium.Env[Any, Any], line: str) -> None:
+    [error] = adagoal.check_env(env).errors
+    assert error.replace("object:", "").startswith(line)
+
+
 @pytest.mark.parametrize(
     ("name", "said"),
     [

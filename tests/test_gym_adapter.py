@@ -178,7 +178,9 @@ def test_time_limits_are_removed_without_changing_the_object() -> None:
 def test_environment_that_truncates_itself_is_reset_with_a_warning() -> None:
     env = GymAdapter(SelfTruncating(toy_models.chain_model(n_states=10)), "impatient")
     counts, _ = play(env, 3000)
-    assert env.warnings == ["the environment ends episodes by itself (truncated); each time it was reset"]
+    [warning] = env.warnings
+    assert "each time that it truncated an episode" in warning
+    assert "remove the limit" in warning
     assert not counts.seen[8:].any()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -141,8 +142,8 @@ def by_a_dense_solve(mdp: TabularMDP, actions: NDArray[np.int16], goal: int) -> 
     return float(np.linalg.solve(np.eye(met.size) - p[np.ix_(met, met)], cost)[met == mdp.start][0])
 
 
-@pytest.mark.parametrize("state", [-1, 10])
-def test_invalid_state_has_no_action(state: int) -> None:
+@pytest.mark.parametrize("state", [-1, 10, "(0, 1)", (0, 1), 1.5, None])
+def test_invalid_state_has_no_action(state: Any) -> None:
     policy = Policy(3, np.ones((1, 10), np.int16), 2)
     assert policy(9) == 1
     with pytest.raises(InputError, match=r"state: must be in 0\.\.9"):

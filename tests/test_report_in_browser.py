@@ -98,6 +98,18 @@ def test_click_on_a_goal_shows_its_certificate(browser: driver.Browser, run: Pat
     assert page.troubles() == []
 
 
+def test_path_goes_on_after_a_state_that_is_rarely_left(browser: driver.Browser, tmp_path: Path) -> None:
+    forward = np.zeros((4, 2, 4))
+    for state in range(4):
+        forward[state, 0, state] += 0.6
+        forward[state, 0, min(state + 1, 3)] += 0.4
+        forward[state, 1, 0] = 1.0
+    write_report(api.explore(forward, 10, out=tmp_path), tmp_path)
+    page = opened(browser, tmp_path)
+    page.evaluate("choose(page.row[3])")
+    assert text(page, "path-text").startswith("Most likely path (3 steps): 0 → 1 → 2 → 3")
+
+
 def test_slider_shows_earlier_times(browser: driver.Browser, run: Path) -> None:
     page = opened(browser, run)
     arrays = _arrays(run)

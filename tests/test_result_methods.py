@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import math
 import subprocess
 import sys
 from collections.abc import Callable
@@ -38,6 +39,27 @@ def test_methods_equal_the_public_functions(result: adagoal.Result, tmp_path: Pa
     assert result.show().html == adagoal.show(result).html
     assert result.export("csv", tmp_path)[0].read_text().startswith("goal,label,")
     assert str(result.audit()).startswith("The audit found no error.\nAll 4 policies are within epsilon = 1 ")
+
+
+def test_goals_without_an_upper_bound_have_no_error_bound() -> None:
+    unfinished = adagoal.explore("grid", radius=5, budget=1000)
+    unbounded = [goal for goal in unfinished.goals if math.isinf(unfinished.certificate(goal).upper)]
+    assert unbounded
+    assert all(math.isinf(unfinished.error(goal)) for goal in unbounded)
+    assert len(unbounded) < len([goal for goal in unfinished.goals if unfinished.error(goal) > 0])
+
+
+def test_audit_takes_a_folder(result: adagoal.Result, tmp_path: Path) -> None:
+    result.save(tmp_path / "run")
+    assert adagoal.audit(tmp_path / "run") == adagoal.audit(result)
+    with pytest.raises(InputError, match="path: must be the path of a run's folder, got 3"):
+        adagoal.audit(3)  # type: ignore[arg-type]
+
+
+def test_a_label_leads_back_to_its_state() -> None:
+    unnamed = adagoal.explore(PairEnv(SLIPPERY), radius=3)
+    for run in (unnamed, adagoal.explore("chain", radius=3, env_args={"n_states": 4})):
+        assert [run.state(run.label(state)) for state in range(run.n_states)] == list(range(run.n_states))
 
 
 def test_figures_are_shown_in_notebooks(result: adagoal.Result) -> None:

@@ -231,7 +231,7 @@ def _check_env_object(check: Check, named: Any, env: Any, options: CheckOptions)
     if not isinstance(env, gymnasium.Env):
         raise registry.env_type_error(env)
     check.known_model = registry.make_exact_model(env, {}, options.start_seed) is not None
-    check.time_limit, check.observations = env_checker.find_time_limit(env), to_single_line(env.observation_space, 100)
+    check.time_limit, check.observations = env_checker.find_time_limit(env), to_single_line(space, 100)
     inspected = env_checker.InspectedEnv(env, check.env, options.max_states)
     backend: EnvBackend = inspected
     if options.step_timeout is None:

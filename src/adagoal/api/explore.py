@@ -132,8 +132,10 @@ def explore(
     env_argument: EnvArgument = model_sources.convert_matrix_argument(env, start, terminal)
     # Before the environment is made, so wrong goals are refused before workers start.
     goal_spec, avoided = parse_goals(goals), parse_avoid(avoid)
-    if (radius is None) == (within is None):
-        raise InputError("give either radius, or within and probability", "radius")
+    if radius is None and within is None:
+        raise InputError("is missing; give the number of steps to look, for instance 20", "radius")
+    if radius is not None and within is not None:
+        raise InputError("cannot be combined with radius; leave one out", "within")
     check_arguments(ExplorationSettings, within=within)
     L: Any = radius if within is None else within
     with _open_env(env_argument, env_args or {}, start_seed, max_states, step_timeout, workers, engine, address) as (
@@ -439,12 +441,12 @@ def resolve_env(setting: ExplorationSettings, env: EnvOverride, own: TabularMDP 
     return own if own is not None else registry.require_trusted_env(setting.env, trust)
 
 
-def audit(result: Result, env: EnvOverride = None, *, trust: bool = False) -> Audit:
+def audit(result: Result | str | Path, env: EnvOverride = None, *, trust: bool = False) -> Audit:
     """Check a result exactly against the known model: the conditions C1 and C2, and every certificate.
 
     Parameters
     ----------
-    result: the result of an exploration.
+    result: the result of an exploration, or its folder.
     env: a model, an environment whose model is known (built-in or toy-text), or a name. By default the environment is
         built again from the result's setting, if its code is installed.
     trust: run the code that the setting names.
@@ -455,6 +457,8 @@ def audit(result: Result, env: EnvOverride = None, *, trust: bool = False) -> Au
     >>> audit.c1, audit.c2, audit.certificates
     (True, True, True)
     """
+    if not isinstance(result, Result):
+        result = load_result(result)
     setting = result.setting
     again = resolve_env(setting, env, result.model, trust)
     model = registry.make_exact_model(

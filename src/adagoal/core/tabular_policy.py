@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from adagoal.core.errors import InputError
+from adagoal.core.errors import InputError, to_single_line
 from adagoal.core.types import Actions, Longs
 
 
@@ -66,8 +66,13 @@ class Policy:
         return self(state)
 
     def __call__(self, state: int, step: int | None = None) -> int:
-        if not 0 <= index(state) < self.actions.shape[1]:
-            raise InputError(f"state: must be in 0..{self.actions.shape[1] - 1}, got {state}")
+        try:
+            known = 0 <= index(state) < self.actions.shape[1]
+        except TypeError:
+            known = False
+        if not known:
+            text = f"must be in 0..{self.actions.shape[1] - 1}, got {to_single_line(state)}; act() takes observations"
+            raise InputError(text, "state")
         if self.stationary and not self.one_attempt:
             return int(self.actions[0, state])
         stage, horizon = self._clock if step is None else index(step), self.actions.shape[0]

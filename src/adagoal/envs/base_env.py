@@ -216,8 +216,10 @@ class MonitoredEnv(BaseEnv, ABC):
 
     @final
     def _list_env_warnings(self, ever_truncated: bool) -> list[str]:
-        truncated = ["the environment ends episodes by itself (truncated); each time it was reset"]
-        return [*self._diagnostics.list_warnings(), *(truncated if ever_truncated else [])]
+        # No step limit tells the user why such a run goes on: it waits for states that no episode can reach.
+        truncated = "the environment was reset each time that it truncated an episode; states that no episode reaches"
+        truncated += " stay unknown, so the run may never stop by its rule: remove the limit from the environment"
+        return [*self._diagnostics.list_warnings(), *([truncated] if ever_truncated else [])]
 
     @final
     def _raise_pending_failure(self) -> None:

@@ -47,8 +47,9 @@ class InProcessEnv:
         actions: Any = getattr(env, "action_space", None)
         space: Any = getattr(env, "observation_space", None)
         if not isinstance(actions, spaces.Discrete):
-            kind = type(actions).__name__
-            raise InputError(f"{name} has actions of type {kind}; they must be Discrete, or try adagoal train", "env")
+            advice = "or try adagoal train" if isinstance(actions, spaces.Box) else "number them in a wrapper"
+            text = f"{name} has actions of type {type(actions).__name__}; they must be Discrete, {advice}"
+            raise InputError(text, "env")
         if actions.n > MAX_ACTIONS:
             raise InputError(f"{name} has {actions.n} actions; at most {MAX_ACTIONS} are possible", "env")
         # Continuous observations hardly ever repeat, so every visit would be a new state.

@@ -285,6 +285,11 @@ def build_result(setting: ExplorationSettings, run: ExplorationRun, status: Stat
     visited = np.isin(estimates.goals, space.goals_of_states[:S][run.counts.seen])
     chosen = [int(g) for g in estimates.goals[own] if estimates.D[estimates.column[g]] <= estimates.L]
     still_open = run.open_columns()
+    certificates = {g: Certificate(*estimates.distance_bounds(g)) for g in estimates.goals[own | visited].tolist()}
+    errors = {g: float(estimates.E[estimates.column[g]]) for g in chosen}
+    if estimates.guarantee:
+        # E then only says that the goal is open: the cap takes the place of the bound on the policy's value.
+        errors |= {g: math.inf for g in chosen if math.isinf(certificates[g].upper)}
     policies = [estimates.goal_policy(g) for g in chosen]
     space.grow_states(S)
     observed = run.env.observed_states() if hasattr(run.env, "observed_states") else None
@@ -309,8 +314,8 @@ def build_result(setting: ExplorationSettings, run: ExplorationRun, status: Stat
         radius=radius,
         certified_radius=radius if status is Status.CERTIFIED else None,
         goals=chosen,
-        certificates={g: Certificate(*estimates.distance_bounds(g)) for g in estimates.goals[own | visited].tolist()},
-        errors={g: float(estimates.E[estimates.column[g]]) for g in chosen},
+        certificates=certificates,
+        errors=errors,
         open_goals=[g for g in chosen if still_open[estimates.column[g]]],
         guarantee=estimates.guarantee,
         **_cost_and_view(run),

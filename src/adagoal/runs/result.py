@@ -162,9 +162,9 @@ class Result:
     certificates: dict[int, Certificate]
     """Bounds for every goal that was seen, in X or not."""
     errors: dict[int, float]
-    """Error estimate E of every goal in X. If ``upper`` is finite, the policy is at most this many expected steps worse
-    than the best one. E may be less than upper - lower, because a policy can be known to be good before its value is
-    known. If ``upper`` is infinite, E only says that the goal is open."""
+    """For every goal in X, how many expected steps its policy may be worse than the best one; infinite as long as
+    ``upper`` is. It may be less than upper - lower, because a policy can be known to be good before its value is
+    known. It is the error estimate E, which is no bound if the method has no guarantee."""
     open_goals: list[int]
     """Members of X whose certificate is not finished; empty if the status is "certified"."""
     guarantee: bool
@@ -401,7 +401,7 @@ class Result:
         >>> result.state("(1, 1)")
         3
         """
-        return resolve_number(label, [to_single_line(name) for name in self.view.labels], self.n_states, "state")
+        return resolve_number(label, [self.label(state) for state in range(self.n_states)], self.n_states, "state")
 
     def table(self) -> list[dict[str, Any]]:
         """Return one row per goal that was seen, those of the result first, by their lower bounds.

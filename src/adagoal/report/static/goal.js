@@ -83,7 +83,7 @@ function drawGoal() {
     : Number.isFinite(now.upper) ? `${round(now.lower, 3)} to ${round(now.upper, 3)}${what}`
     : `at least ${round(now.lower, 3)}${what}; no upper bound yet`;
   plots.shrink.left[0].axis_label = d.facts.within ? d.facts.measure.quantity : "expected steps to the goal";
-  const known = Number.isNaN(d.error[g]) ? "" : `, error at most ${round(d.error[g], 3)}`;
+  const known = !Number.isFinite(d.error[g]) ? "" : `, error at most ${round(d.error[g], 3)}`;
   $("goal-text").textContent = `${STANDS[now.stand]}${end ? known : ""}; chosen in ${plural(now.chosen, "episode")}`
     + (end ? `, reached in ${whole(d.reached[g])}; ${plural(visits(g), "visit")}` : " until then");
   const moments = [...Array(last() + 1).keys()].filter(f => at(g, f).stand !== UNSEEN);

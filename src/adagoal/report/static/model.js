@@ -37,11 +37,15 @@ class Model {
     const x = state * this.actions + action;
     return [this.data.row[x], this.data.row[x + 1]];
   }
+  /* The most likely successor. Staying in the state comes last: the policy would only try again. */
   likely(state, action) {
     if (action >= this.actions) return this.data.facts.start;
     const [first, last] = this.span(state, action);
     let best = -1, most = 0;
-    for (let k = first; k < last; k++) if (this.data.count[k] > most) { most = this.data.count[k]; best = this.data.to[k]; }
+    for (let k = first; k < last; k++) {
+      const weight = this.data.to[k] === state ? 0.5 : this.data.count[k];
+      if (weight > most) { most = weight; best = this.data.to[k]; }
+    }
     return best;
   }
   draw(state, action) {
