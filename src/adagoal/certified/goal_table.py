@@ -43,7 +43,6 @@ class GoalTable:
         "stale": ArraySpec("bool", ("C",)),
         "polished": ArraySpec("float64", ("C",), low=0),
         "column": ArraySpec("int64", ("N",), low=0, below="C"),
-        "_is_goal": ArraySpec("bool", ("N",)),
     }
 
     def __init__(
@@ -55,8 +54,6 @@ class GoalTable:
         self.L, self.epsilon, self.cap = L, epsilon, L + 1.0 + epsilon
         self.plans = 0
         self.seen_states = np.flatnonzero(counts.seen)
-        self._is_goal = np.isin(np.arange(space.n_goal_numbers), space.goal_numbers)
-        self.goals = np.flatnonzero(self._is_goal)  # [G] the goal space
         self._column_capacity = 1
         self._n_known_transitions = -1  # distinct transitions when columns were last added
         self._hop_counts = np.zeros(0, np.int64)  # [S] fewest observed transitions from the start
@@ -64,6 +61,7 @@ class GoalTable:
         # Tables and rows with room for more columns. Columns are contiguous, because a backup reads only one.
         self._wide_arrays: dict[str, NDArray[Any]] = {}
         self.column = np.zeros(space.n_goal_numbers, np.int64)  # [N] of every goal; 0: never seen, or only far away
+        self.goals = self._goals_with_columns()  # [G] the goal space
         self.V = np.zeros((states, 1))  # [S, columns] lower bounds
         self.Y = np.full((states, 1), upper_start_factor * self.cap)  # [S, columns] upper bounds
         self.optimistic = np.zeros((states, 1), np.int16)  # [S, columns] greedy for V: what exploration plays
@@ -100,8 +98,7 @@ class GoalTable:
         self.space.grow_states(states)
         if self.space.n_goal_numbers != len(self.column):
             self.column = np.pad(self.column, (0, self.space.n_goal_numbers - len(self.column)))
-            self._is_goal = np.isin(np.arange(self.space.n_goal_numbers), self.space.goal_numbers)
-            self.goals = np.flatnonzero(self._is_goal)
+            self.goals = self._goals_with_columns()
         if states == len(self.V):
             return
         top = self.upper_start_factor * self.cap
@@ -113,6 +110,10 @@ class GoalTable:
         self._wide_arrays.clear()
         # The reserve is a number of values, so more rows mean fewer columns.
         self._column_capacity = len(self.D)
+
+    def _goals_with_columns(self) -> Longs:
+        """Return the goals that ``column`` has; the goal space may have more, found since the table last grew."""
+        return np.flatnonzero(np.isin(np.arange(len(self.column)), self.space.goal_numbers))
 
     def _add_near_goals(self) -> None:
         """Give goals their own column if a short enough path to one of their states was found."""
@@ -225,12 +226,12 @@ class GoalTable:
 
     def table_state(self) -> dict[str, NDArray[Any]]:
         """Return the arrays of a checkpoint."""
-        return {name: getattr(self, name) for name in (*self.TABLE_NAMES, *self.ROW_NAMES, "column", "_is_goal")}
+        return {name: getattr(self, name) for name in (*self.TABLE_NAMES, *self.ROW_NAMES, "column")}
 
     def restore_table(self, arrays: dict[str, NDArray[Any]]) -> None:
         """Invert :meth:`table_state`, on restored counts."""
         sizes = check_arrays(self.ARRAY_SCHEMA, arrays, {"A": self.counts.n_actions})
-        column, goal_state, is_goal = arrays["column"], arrays["goal_state"], arrays["_is_goal"]
+        column, goal_state = arrays["column"], arrays["goal_state"]
         shown = np.flatnonzero(column)
         # Compiled loops do not check indices. A forged checkpoint must not make them read outside of the tables.
         self.space.grow_states(self.counts.n_states)
@@ -241,12 +242,11 @@ class GoalTable:
             and len(shown) == sizes["C"] - 1
             and np.array_equal(goal_state[column[shown]], shown)
             and np.isin(shown, self.space.goals_of_states[: self.counts.n_states][self.counts.seen]).all()
-            and np.array_equal(is_goal, np.isin(np.arange(len(is_goal)), self.space.goal_numbers))
         ):
             raise ValueError("the columns and the goals do not belong together")
         for name in self.table_state():
             setattr(self, name, np.array(arrays[name], order="F"))
-        self.goals = np.flatnonzero(self._is_goal)
+        self.goals = self._goals_with_columns()
         self._column_capacity, self._n_known_transitions = len(self.D), -1
         self._hop_counts, self._known_support = np.zeros(0, np.int64), np.zeros(0, np.int64)
         self._wide_arrays.clear()
