@@ -229,7 +229,7 @@ class MonitoredEnv(BaseEnv, ABC):
 
 
 class SteppableEnv(Protocol):
-    """What a rollout steps: an :class:`~adagoal.envs.gym_adapter.IndexedEnv`, or a known model."""
+    """What a rollout steps: an :class:`~adagoal.envs.gym_adapter.NumberedEnv`, or a known model."""
 
     n_actions: int
     start: int

@@ -28,7 +28,7 @@ from adagoal.core.user_code import USER_CODE_SECTION
 from adagoal.envs import episode_loop
 from adagoal.envs.base_env import ActionMasks, EnvProperties, LabelledStates
 from adagoal.envs.env_backends import START_TIMEOUT_SECONDS, ActionMask, InProcessEnv
-from adagoal.envs.gym_adapter import IndexedEnv, StartSeed
+from adagoal.envs.gym_adapter import NumberedEnv, StartSeed
 from adagoal.parallel.worker_process import Worker, WorkerFactory, WorkerFailure
 
 
@@ -65,7 +65,7 @@ class EnvWorker:
         self, make: Callable[[], gymnasium.Env[Any, Any]], name: str, start_seed: StartSeed, max_states: int | None
     ) -> None:
         self._backend = InProcessEnv(make(), name, max_states)
-        self._env = IndexedEnv(self._backend, name, start_seed, max_states)
+        self._env = NumberedEnv(self._backend, name, start_seed, max_states)
         self._position = [self._env.start, -1, 0]  # state, column of the goal (-1: none), steps of the episode
         self._rng = np.random.default_rng()
         self._known_states: set[int] = set()
@@ -99,9 +99,9 @@ class EnvWorker:
         self._mask_conflicts, self._transitions, self._failure = [], [], None
         if plan.before_first_step:
             self._action_masks.add_state_mask(self._env.start, self._env.action_mask)
-        state, column, clock = self._position
+        state, column, episode_steps = self._position
         # Columns of the whole plan become columns of this part, and back. A goal without weight is given up.
-        position = [state, plan.columns.index(column) if column in plan.columns else -1, clock]
+        position = [state, plan.columns.index(column) if column in plan.columns else -1, episode_steps]
         log = episode_loop.make_episode_log(max_episodes)
         python_plan = episode_loop.to_python_plan(plan.episode_plan)
         _, n_episodes = episode_loop.play_episodes(self, python_plan, position, self._rng, max_steps, log)

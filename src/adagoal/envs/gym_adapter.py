@@ -38,7 +38,7 @@ StartSeed = int | str | None
 """How the first observation is drawn: with a seed, at random ("random"), or (None) inferred from a few resets."""
 
 
-class IndexedEnv:
+class NumberedEnv:
     """A Gymnasium environment with numbered states: maps observations to numbers, resets, and replays episodes."""
 
     def __init__(self, backend: EnvBackend, name: str, start_seed: StartSeed, max_states: int | None) -> None:
@@ -269,7 +269,7 @@ class GymAdapter(MonitoredEnv):
         max_states: int | None = None,
     ) -> None:
         backend = env if isinstance(env, SubprocessEnv) else InProcessEnv(env, name, max_states)
-        self._env = IndexedEnv(backend, name, start_seed, max_states)
+        self._env = NumberedEnv(backend, name, start_seed, max_states)
         super().__init__(name, self._env.get_properties())
         if self._env.n_inferred_starts > N_START_RESETS and backend.spaces.declared_states is None:
             # A start that hardly ever repeats takes thousands of resets to learn, and the user may not know of it.
