@@ -145,6 +145,8 @@ def run_updates(
     little more than the time of one. ``update(nets, batch)`` returns the nets and the losses.
     """
 
+    blocks, rest = divmod(count, config.target_every)  # a block ends with a move of the targets
+
     def prepare_and_update(nets: Any, indices: Array) -> tuple[Any, Any]:
         return jax.lax.scan(update, nets, prepare(nets, indices))
 
@@ -163,7 +165,6 @@ def run_updates(
         nets, losses = in_chunks(nets, first + jnp.arange(config.target_every), 1 if blocks > 1 else 2)
         return jax.tree.map(polyak_update, nets, is_leaf=lambda leaf: isinstance(leaf, NetworkState)), losses
 
-    blocks, rest = divmod(count, config.target_every)
     parts = []
     if blocks:
         nets, losses = jax.lax.scan(until_targets_move, nets, config.target_every * jnp.arange(blocks))

@@ -71,12 +71,12 @@ class Experience(NamedTuple):
 
     def sample_batches(self, key: Array, indices: Array, count: int, relabel: Array) -> TransitionBatch:
         """Batches ``[n, count, ...]``, one for each of the indices ``[n]``; a share ``relabel`` has hindsight goals."""
-        order, contact = (self.contact_order, self.n_contacts), self.hyperparameters["contact"]
+        contacts, contact_share = (self.contact_order, self.n_contacts), self.hyperparameters["contact"]
 
         def sample(index: Array) -> ReplayBatch:
             # a key from the index: a batch is the same however many are drawn at once
             own_key = jax.random.fold_in(key, index)
-            return sample_transitions(self.replay, order, own_key, count, relabel, contact, self.success)
+            return sample_transitions(self.replay, contacts, own_key, count, relabel, contact_share, self.success)
 
         batch = jax.vmap(sample)(indices)
         inputs = self.normalisers.network_inputs
@@ -126,17 +126,20 @@ def sample_transitions(
     key: Array,
     count: int,
     relabel: Array,
-    contact: Array,
+    contact_share: Array,
     success: float,
 ) -> ReplayBatch:
-    """Draw ``count`` transitions; a share ``contact`` of them from episodes that moved the object."""
+    """Draw ``count`` transitions, a share ``contact_share`` of them from episodes that moved the object.
+
+    ``contacts`` are the episodes, those that moved the object first, and the number of these.
+    """
     order, n_contacts = contacts
     keys = jax.random.split(key, 6)
     held = jnp.minimum(replay.added, replay.goal.shape[0])
     # Both choices are drawn for every transition, because shapes are fixed in a compiled program. The maximum keeps the
     # unused one in range before the first contact.
     episode = _random_below(keys[0], count, held)
-    with_contact = (jax.random.uniform(keys[1], (count,)) < contact) & (n_contacts > 0)
+    with_contact = (jax.random.uniform(keys[1], (count,)) < contact_share) & (n_contacts > 0)
     episode = jnp.where(with_contact, order[_random_below(keys[5], count, jnp.maximum(n_contacts, 1))], episode)
     length = replay.length[episode]
     t = _random_below(keys[2], count, length)
