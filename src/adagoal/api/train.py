@@ -80,7 +80,7 @@ def train(
         notebooks only.
     observe: called with the history after every cycle; if it returns False, the run ends.
     tensorboard: folder for the numbers of every cycle (:class:`adagoal.runs.training_session.TensorBoardObserver`).
-    make_rollouts: makes the engine that plays the episodes, by default worker processes
+    make_rollouts: makes the rollout backend, which plays the episodes, by default in worker processes
         (:class:`adagoal.deep.rollouts.RolloutBackend`). :func:`adagoal.resume` takes it, too.
     until: ``"certified"`` ends training earlier, when all cells of test goals that are believed to be within the
         radius are certified (:mod:`adagoal.api.certified_training`); ``result.certificate`` is the map. It needs

@@ -49,7 +49,7 @@ class Training:
 
     ``source`` makes the environments; by default it follows from their name. ``rule`` is the function behind the goal
     rule ``function:NAME``. ``saved`` is a state to continue from; a state that does not fit the configurations is a
-    ``ValueError``. ``make_rollouts`` makes the engine that plays (:mod:`adagoal.deep.rollouts`).
+    ``ValueError``. ``make_rollouts`` makes the backend that plays (:mod:`adagoal.deep.rollouts`).
     """
 
     map_points = 21  # per axis of the maps of D and E during training

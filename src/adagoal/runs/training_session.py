@@ -86,7 +86,7 @@ class TrainingLimits(TrainingOptions):
 
     pause: int = 0  # steps after which it ends with a test, to be resumed later; 0: all
     step_timeout: float | None = None  # seconds after which a step of the environment counts as hanging
-    make_rollouts: RolloutFactory = RolloutWorkers  # makes the engine that plays
+    make_rollouts: RolloutFactory = RolloutWorkers  # makes the backend that plays
 
     def __post_init__(self) -> None:
         check_field_values(self)
