@@ -344,7 +344,8 @@ class Unstartable(ModelEnv):
 
 
 def test_failing_reset_gives_one_line_error() -> None:
-    with pytest.raises(InputError, match=r"^env: dead cannot be reset \(RuntimeError: no power at all\)$"):
+    line = r"^env: dead cannot be reset: RuntimeError: no power at all \(test_gym_adapter\.py, line \d+\)$"
+    with pytest.raises(InputError, match=line):
         GymAdapter(Unstartable(toy_models.chain_model()), "dead")
 
 

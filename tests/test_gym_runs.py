@@ -29,7 +29,7 @@ from model_env import NEVER, Breaking, MersenneTwister, ModelEnv, PairEnv, play,
 
 
 def test_data_before_a_failure_is_saved(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="the motor is on fire"):
+    with pytest.raises(InputError, match=r"the motor is on fire \(model_env\.py, line \d+\); what had been learnt"):
         api.explore(Breaking(toy_models.chain_model(n_states=6, slip=0.1)), radius=8, epsilon=0.1, out=tmp_path)
     result = load_result(tmp_path)
     assert result.status == "interrupted"

@@ -23,7 +23,7 @@ import numpy as np
 
 from adagoal.core import user_code
 from adagoal.core.argument_checks import suggest_name
-from adagoal.core.errors import EnvironmentFailure, InputError
+from adagoal.core.errors import EnvironmentFailure, InputError, describe_user_exception
 from adagoal.core.types import Bools, Floats
 from adagoal.core.user_code import USER_CODE_SECTION, is_file_spec, load_from_file
 
@@ -271,7 +271,7 @@ def compute_weights(rule: GoalRule, known: GoalInfo) -> Floats:
         # Our own bugs keep their traceback.
         if _rule_function(rule) in BUILTIN_RULES.values():
             raise
-        raise EnvironmentFailure(f"the rule raised {type(error).__name__}: {error}", name="goal_rule") from error
+        raise EnvironmentFailure(f"the rule raised {describe_user_exception(error)}", "goal_rule") from error
     # Written so that NaN fails: every comparison with NaN is false.
     if weights.shape != known.D.shape or not (weights.min(initial=np.inf) >= 0 and 0 < weights.sum() < np.inf):
         raise InputError(

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import traceback
 import unicodedata
 from enum import IntEnum, StrEnum
+from pathlib import Path
 
 OBJECT_ENV_PREFIX = "object:"  # in results, marks an environment that was passed as an object and has no spec
 
@@ -61,6 +63,14 @@ def to_single_line(text: object, max_length: int = 60) -> str:
 def describe_exception(error: BaseException) -> str:
     """Return the type and message of an exception in one line."""
     return f"{type(error).__name__}: {to_single_line(error, 500)}"
+
+
+def describe_user_exception(error: BaseException) -> str:
+    """Return the type and message of an exception of user code in one line, and the line that raised it."""
+    ours = str(Path(__file__).parents[1])
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith(ours)]
+    where = f" ({Path(frames[-1].filename).name}, line {frames[-1].lineno})" if frames else ""
+    return describe_exception(error) + where
 
 
 class ExitCode(IntEnum):

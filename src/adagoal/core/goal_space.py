@@ -21,7 +21,7 @@ from typing import Any, ClassVar, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from adagoal.core.errors import EnvironmentFailure, InputError, describe_exception, to_single_line
+from adagoal.core.errors import EnvironmentFailure, InputError, describe_user_exception, to_single_line
 from adagoal.core.file_formats import ArraySchema, ArraySpec, check_arrays, check_json_value
 from adagoal.core.types import Bools, Failure, Floats, Longs
 from adagoal.core.user_code import USER_CODE_SECTION
@@ -306,13 +306,13 @@ def _observation_entry(observation: Any, key: str | int) -> Any:
     if isinstance(observation, Mapping):
         if key not in observation:
             known = ", ".join(map(str, observation))
-            raise InputError(f"there is no entry {key!r} in an observation; it has {known}", "goal_keys")
+            raise InputError(f"there is no entry {key!r} in an observation; it has {known}", "goals")
         return observation[key]
     if not (isinstance(observation, tuple | list) or (isinstance(observation, np.ndarray) and observation.ndim > 0)):
         shown, kind = to_single_line(observation), type(observation).__name__
-        raise InputError(f"an observation such as {shown!r} has no entries: it is one {kind}", "goal_keys")
+        raise InputError(f"an observation such as {shown!r} has no entries: it is one {kind}", "goals")
     if not isinstance(key, int) or not 0 <= key < len(observation):
-        raise InputError(f"there is no entry {key!r} in an observation of {len(observation)} entries", "goal_keys")
+        raise InputError(f"there is no entry {key!r} in an observation of {len(observation)} entries", "goals")
     return observation[key]
 
 
@@ -346,5 +346,5 @@ def _convert_user_errors(what: str, observation: Any) -> Iterator[None]:
     except (KeyboardInterrupt, InputError):
         raise
     except BaseException as error:
-        text = f"{what} raised {describe_exception(error)} for the observation {to_single_line(observation)}"
+        text = f"{what} raised {describe_user_exception(error)} for the observation {to_single_line(observation)}"
         raise EnvironmentFailure(text, "goals") from error

@@ -18,7 +18,7 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces, wrappers
 
-from adagoal.core.errors import EnvironmentFailure, InputError, describe_exception, to_single_line
+from adagoal.core.errors import EnvironmentFailure, InputError, describe_user_exception, to_single_line
 from adagoal.core.types import MAX_ACTIONS
 from adagoal.core.user_code import USER_CODE_SECTION
 from adagoal.envs import observation_keys
@@ -121,7 +121,8 @@ class InProcessEnv:
         except (KeyboardInterrupt, InputError):
             raise
         except BaseException as error:
-            raise EnvironmentFailure(f"the environment {self._env_name} raised {describe_exception(error)}") from error
+            text = f"the environment {self._env_name} raised {describe_user_exception(error)}"
+            raise EnvironmentFailure(text) from error
 
     def label(self) -> str:
         """Return the last observation in a few words."""
@@ -161,7 +162,7 @@ class InProcessEnv:
         except (KeyboardInterrupt, InputError):
             raise
         except BaseException as error:
-            raise EnvironmentFailure(f"{self._env_name} {what} ({describe_exception(error)})", "env") from error
+            raise EnvironmentFailure(f"{self._env_name} {what}: {describe_user_exception(error)}", "env") from error
 
     def _malformed_result_error(self, method: str, expected: str, result: Any) -> InputError:
         got = f"{len(result)} values" if isinstance(result, tuple) else type(result).__name__
