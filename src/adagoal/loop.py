@@ -35,8 +35,8 @@ def run_exploration(run: ExplorationRun, budget: int, observe: RunObserver = lam
             if not run.has_open_goals():
                 break
             # (ii) Policy execution and (iii) update: the environment adds transitions to the counts of the estimates.
-            # The plan comes first: it may set ``episodes_per_plan``.
-            plan, limits = estimates.exploration_plan(), (budget - run.steps, estimates.episodes_per_plan)
+            plan = estimates.exploration_plan()
+            limits = budget - run.steps, plan.max_episodes
             record_rollout(run, run.env.rollout(plan, weights, estimates.counts, run.rng, limits))
         # Observers may draw or save, so they run outside the measured time.
         if observe(run) is False:

@@ -69,7 +69,6 @@ class IntervalEstimates(GoalTable):
 
     name = "intervals"
     guarantee = True
-    episodes_per_plan = 1_000_000
 
     def __init__(
         self,

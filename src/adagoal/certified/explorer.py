@@ -56,7 +56,6 @@ class CertifiedExplorer(GoalTable):
 
     name = "certified"
     guarantee = True
-    episodes_per_plan = 1_000_000
 
     FACTS_SCHEMA = object_schema(
         plans=COUNT_SCHEMA,

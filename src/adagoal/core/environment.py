@@ -35,6 +35,7 @@ class ExplorationPlan:
     replan_thresholds: Longs  # [X]: the rollout ends as soon as a pair has been tried this often
     goals_of_states: Longs | None = None  # [S, W], see goal_space.py; None: every state is its own goal
     max_steps: int = NO_LIMIT  # the rollout ends after this many steps
+    max_episodes: int = NO_LIMIT  # the loop ends the rollout after this many episodes
     reset_ends_episode: bool = False  # whether the episode is over when its policy resets
 
 

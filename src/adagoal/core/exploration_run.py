@@ -91,8 +91,6 @@ class PlanningEstimates(GoalEstimates, Protocol):
     above the optimal distance, E never below the remaining error.
     """
 
-    episodes_per_plan: int
-
     def refresh_columns(self, wanted: Bools) -> bool:
         """Update some of the wanted columns; return False if all were up to date. Call it until it returns False."""
 

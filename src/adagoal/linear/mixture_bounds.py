@@ -126,11 +126,12 @@ class MixtureBounds(MixtureEstimates, EstimatesPerGoal):
     def exploration_plan(self) -> ExplorationPlan:
         """Return the optimistic policies, for about as many episodes as the next plan needs."""
         steps = 1.0 + float(self.D[self._last_column])
-        self.episodes_per_plan = max(1, math.ceil(self.transitions_until_plan() / steps))
+        episodes = max(1, math.ceil(self.transitions_until_plan() / steps))
         # A longer episode is lost: a reset would be as good.
         limit = math.ceil(4 * self.cap)
         thresholds = np.full(len(self.counts.n), NO_LIMIT)
-        return ExplorationPlan(self.optimistic[None], self.goal_state, limit, thresholds, self.space.goals_of_states)
+        policies, goals = self.optimistic[None], self.space.goals_of_states
+        return ExplorationPlan(policies, self.goal_state, limit, thresholds, goals, max_episodes=episodes)
 
     def extra_arrays(self) -> dict[str, NDArray[Any]]:
         """Return theta [d, 3] (estimate, lower, upper) and the whole region, for the report.

@@ -44,7 +44,6 @@ class MixtureEstimates(SavedEstimates):
         "planned_transitions": {"type": "integer", "minimum": -1, "maximum": 2**62},
     }
     counts: TransitionCounts
-    episodes_per_plan = 1
 
     def init_mixture(
         self, mixture: LinearMixture, note: Callable[[str], None], simplex: bool, min_new_transitions: int

@@ -21,7 +21,6 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from adagoal.core.environment import ExplorationPlan
 from adagoal.core.file_formats import ArraySchema, ArraySpec
 from adagoal.core.goal_space import GoalSpace
 from adagoal.core.linear_mixture import LinearMixture
@@ -90,10 +89,9 @@ class VTR(MixtureEstimates, FiniteHorizonEstimates):
         self._plan_all_goals()
         return True
 
-    def exploration_plan(self) -> ExplorationPlan:
-        """Return the policies of Q (eq. ``eq_LFA_pi``), for about as many episodes as the next plan needs."""
-        self.episodes_per_plan = max(1, math.ceil(self.transitions_until_plan() / self.H))
-        return super().exploration_plan()
+    def _max_episodes(self) -> int:
+        """Return about as many episodes as the next plan needs."""
+        return max(1, math.ceil(self.transitions_until_plan() / self.H))
 
     def _axis_sizes(self) -> dict[str, int]:
         return {**super()._axis_sizes(), "d": self.mixture.d}

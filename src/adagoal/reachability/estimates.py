@@ -78,7 +78,6 @@ class ReachProbabilities:
     """
 
     guarantee = True
-    episodes_per_plan = 1_000_000
 
     ARRAY_SCHEMA: ClassVar[ArraySchema] = {
         **dict.fromkeys(("explore", "proven"), ArraySpec("int16", ("k", "R", "C"), low=0, high="A")),

@@ -38,7 +38,6 @@ class BayesianEstimates(EstimatesPerGoal):
     name = "bayes"
     guarantee = False
     n_members = 24  # posterior draws; more give smoother quantiles at a proportional cost
-    episodes_per_plan = 1_000_000
     ARRAY_SCHEMA: ClassVar[ArraySchema] = {
         "p": ArraySpec("float64", ("M", "S*A", "W"), low=0, high=1.0 + 1e-9),
         "atom": ArraySpec("int32", ("M", "S*A"), low=0, high="S"),

@@ -120,8 +120,12 @@ class FiniteHorizonEstimates(EstimatesPerGoal):
 
     def exploration_plan(self) -> ExplorationPlan:
         """Return the policies of the table."""
-        thresholds, goals_of_states = self._replan_thresholds(), self.space.goals_of_states
-        return ExplorationPlan(self.table, self.goal_state, self.H, thresholds, goals_of_states)
+        given = self._replan_thresholds(), self.space.goals_of_states
+        return ExplorationPlan(self.table, self.goal_state, self.H, *given, max_episodes=self._max_episodes())
+
+    def _max_episodes(self) -> int:
+        """Return the number of episodes that end a rollout: none."""
+        return NO_LIMIT
 
     def _replan_thresholds(self) -> Longs:
         """Counts [X] that end a rollout before its episodes are over: none."""
@@ -189,8 +193,6 @@ class UCBVI(BonusEstimates):
         super().__init__(counts, L, epsilon, space, enough if H is None else H)
         self.delta, self.bonus, self.lazy = delta, bonus, lazy
         self.guarantee = bonus != "simplified" and self.H >= enough
-        # With ``lazy``, only the thresholds end a rollout.
-        self.episodes_per_plan = 1_000_000 if lazy else 1
         self._plan_all_goals()
 
     @property
@@ -207,6 +209,10 @@ class UCBVI(BonusEstimates):
             return False
         self._plan_all_goals()
         return True
+
+    def _max_episodes(self) -> int:
+        """One, but with ``lazy`` only the thresholds end a rollout."""
+        return NO_LIMIT if self.lazy else 1
 
     def _replan_thresholds(self) -> Longs:
         """With ``lazy``, twice the counts of the plan [X]."""
@@ -243,7 +249,6 @@ class BPI(BonusEstimates):
 
     name = "bpi-ucbvi"
     guarantee = False
-    episodes_per_plan = 1_000_000
 
     def __init__(
         self,
