@@ -82,9 +82,10 @@ class Task(NamedTuple):
 class Truth:
     """An observer that checks every claim of the estimates against the exact solution."""
 
-    def __init__(self, mdp: TabularMDP) -> None:
-        self.mdp = mdp
-        self.optimal = exact_policies.optimal_values(mdp)
+    def __init__(self, mdp: TabularMDP, goals: Sequence[solver.GoalStates] | None = None) -> None:
+        """``goals``: the states of every goal; all states by default."""
+        self.mdp, self.goals = mdp, range(mdp.n_states) if goals is None else goals
+        self.optimal = exact_policies.optimal_values(mdp, goals)
         self.first_miss: dict[str, int] = {}
         """By kind of claim, the steps at its first violation."""
         self.slack = dict.fromkeys(KINDS, math.inf)
@@ -111,7 +112,7 @@ class Truth:
         """Return V^pi(s0 -> g) of a stationary policy, from a cache."""
         key = goal, table.tobytes()
         if key not in self._values:
-            self._values[key] = float(solver.policy_values(self.mdp, table[0], goal)[self.mdp.start])
+            self._values[key] = float(solver.policy_values(self.mdp, table[0], self.goals[goal])[self.mdp.start])
         return self._values[key]
 
     def _hold(self, run: ExplorationRun, kind: str, small: np.ndarray[Any, Any], large: np.ndarray[Any, Any]) -> None:

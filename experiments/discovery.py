@@ -2,9 +2,10 @@
 
 *Coverage.* Runs on worlds that go on beyond what most runs meet: queues, trees, lattices, random graphs that grow, and
 counters that jump. The learner is not told the number of states, so its union is over the order of discovery
-(docs/theory-more.md, lemma 14). The worlds are cut off, so every claim can be checked exactly after every rollout,
-also the claims about goals that were never seen. A run is *broken* if one of them was ever false. The *control* runs
-the same check with balls and unseen masses that are 50 times too small: it must find misses.
+(docs/theory-more.md, lemma 14). Goals are all states, which are discovered, or random sets of states, which are fixed
+before the run. The worlds are cut off, so every claim can be checked exactly after every rollout, also the claims about
+goals that were never seen. A run is *broken* if one of them was ever false. The *control* runs the same check with
+radii and unseen masses that are 50 times too small: it must find misses.
 
 *Queue.* A queue without a bound on its length, as a Gymnasium environment: as it is, and with a declared number of
 states, 10,000 or 20.
@@ -30,7 +31,7 @@ from adagoal.comparison.method_comparison import run_uninterrupted
 from adagoal.comparison.method_scores import RunOutcome, TextTable
 from adagoal.core.errors import Status
 from adagoal.core.exploration_run import ExplorationRun
-from adagoal.core.goal_space import GoalSpace
+from adagoal.core.goal_space import GoalSpace, PredicateLabeler
 from adagoal.core.tabular_policy import Policy
 from adagoal.core.transition_data import TransitionCounts
 from adagoal.core.types import Longs
@@ -46,6 +47,7 @@ from experiments.layout import table_from_rows
 
 DELTAS = (0.1, 0.3)
 RULES = ("adagoal", "unigoal", "raregoal")
+GOALS = ("states", "sets")
 BUDGET = 300_000
 """Budget of a run in steps. The intervals of unfinished runs are checked too."""
 SIZE = 150
@@ -148,6 +150,30 @@ class Task(NamedTuple):
     rule: str
     delta: float  # 0: the control
     seed: int
+    goals: str = "states"
+
+
+class FixedSets(GoalSpace):
+    """Random sets of states, fixed before the run. Their members are found as the world numbers its states."""
+
+    def __init__(self, mdp: TabularMDP, env: ModelSimulator, seed: int) -> None:
+        rng = np.random.default_rng([seed, 31])
+        # Most members are few steps from the start, which is state 0.
+        others = np.arange(1, mdp.n_states)
+        self.sets = [
+            rng.choice(others, rng.integers(1, 5), replace=False, p=0.9**others / sum(0.9**others)).tolist()
+            for _ in range(rng.integers(1, 9))
+        ]
+        labeler = PredicateLabeler({f"set {g}": members.__contains__ for g, members in enumerate(self.sets)})
+        super().__init__(np.full((env.initial_states, 1), -1), len(self.sets), labeler=labeler)
+        self._env, self._n_added = env, 0
+
+    def grow_states(self, n_states: int) -> None:
+        """Add rows, and the states that were met since the last call."""
+        super().grow_states(n_states)
+        new, self._n_added = self._env.model_states.tolist()[self._n_added :], len(self._env.model_states)
+        for number, state in enumerate(new, self._n_added - len(new)):
+            self.add_state(number, state, str(state))
 
 
 class WeakenedSets(ConfidenceSets):
@@ -156,24 +182,27 @@ class WeakenedSets(ConfidenceSets):
     def radius(self, pairs: Longs, threads: Executor | None) -> None:
         """Compute the radii, far too small."""
         super().radius(pairs, threads)
-        self._radii.r[pairs] /= 50
-        self._radii.q[pairs] /= 50
+        for bounds in (self._radii.r_low, self._radii.r, self._radii.q):
+            bounds[pairs] /= 50
 
 
 class DiscoveredTruth(Truth):
     """Checks the claims of a run that numbers states as it meets them, and those about states never met."""
 
-    def __init__(self, mdp: TabularMDP, env: ModelSimulator) -> None:
-        super().__init__(mdp)
-        self._env = env
+    def __init__(self, mdp: TabularMDP, env: ModelSimulator, sets: list[list[int]] | None = None) -> None:
+        super().__init__(mdp, sets)
+        self._env, self._sets = env, sets
 
     def __call__(self, run: ExplorationRun) -> None:
         """Check all claims after a rollout, and at the end."""
         estimates, met = run.estimates, self._env.model_states
         assert isinstance(estimates, CertifiedExplorer)
         n, others = len(met), np.setdiff1d(np.arange(self.mdp.n_states), met)
-        # The start is the first state. Goals never met have column 0.
-        goals, column = np.append(met[1:], others), np.append(estimates.column[1:n], np.zeros(len(others), int))
+        if self._sets is None:
+            # The start is the first state. Goals never met have column 0.
+            goals, column = np.append(met[1:], others), np.append(estimates.column[1:n], np.zeros(len(others), int))
+        else:
+            goals, column = np.arange(len(self._sets)), estimates.column
         best = self.optimal[self.mdp.start, goals]
         self._hold(run, "lower", estimates.D[column], best)
         own = column > 0
@@ -191,8 +220,9 @@ class DiscoveredTruth(Truth):
     def policy(self, run: ExplorationRun, goal: int) -> np.ndarray[Any, Any]:
         """Return [1, S] the policy for a goal, all in the numbers of the model."""
         met = self._env.model_states
+        number = goal if self._sets is not None else int(np.flatnonzero(met == goal)[0])
         table = np.full((1, self.mdp.n_states), self.mdp.reset_action, np.int16)
-        table[0, met] = run.estimates.goal_policy(int(np.flatnonzero(met == goal)[0]))[0, : len(met)]
+        table[0, met] = run.estimates.goal_policy(number)[0, : len(met)]
         return table
 
 
@@ -202,28 +232,35 @@ def run_task(task: Task) -> dict[str, Any]:
     env = ModelSimulator(mdp)
     env.number_states_if_large(least=0)
     counts = TransitionCounts(env.initial_states, env.n_actions, env.start)
-    space = GoalSpace.from_states(counts.n_states, math.inf)
+    fixed = FixedSets(mdp, env, task.seed) if task.goals == "sets" else None
+    space = fixed or GoalSpace.from_states(counts.n_states, math.inf)
     sets = ConfidenceSets if task.delta else WeakenedSets
     estimates = CertifiedExplorer(counts, None, L, epsilon, task.delta or DELTAS[0], space, confidence=sets)
     rule, rng = goal_rules.resolve_rule(task.rule), np.random.default_rng([task.seed, 11])
-    run, truth = ExplorationRun(env, estimates, rule, rng, goal_space=space), DiscoveredTruth(mdp, env)
+    members = None if fixed is None else fixed.sets
+    run, truth = ExplorationRun(env, estimates, rule, rng, goal_space=space), DiscoveredTruth(mdp, env, members)
     status = run_exploration(run, BUDGET, truth)
     truth(run)
     record: dict[str, Any] = {**task._asdict(), "L": L, "epsilon": epsilon, "status": status, "steps": run.steps}
     record |= {"met": len(env.model_states), "first_miss": truth.first_miss, "c1": None, "c2": None}
     if status is Status.CERTIFIED:
-        X = env.model_states[estimates.D[estimates.column[: len(env.model_states)]] <= L].tolist()
+        goals = env.model_states if members is None else np.arange(len(members))
+        X = goals[estimates.D[estimates.column[: len(goals)]] <= L].tolist()
         policies = {g: Policy(g, truth.policy(run, g), mdp.reset_action) for g in X}
-        verdict = audit_policies(mdp, X, policies, L, epsilon)
+        sets_of_goals = None if members is None else dict(enumerate(members))
+        verdict = audit_policies(mdp, X, policies, L, epsilon, sets=sets_of_goals)
         record |= {"c1": verdict.c1, "c2": verdict.c2}
     return record
 
 
 def tasks(runs: int, control: int, seed: int) -> list[Task]:
-    """Return the families in turn, then the control; every second round has the other delta."""
+    """Return the families in turn, then the control; rounds have the deltas, and pairs of rounds the goals, in turn."""
     names, n = list(FAMILIES), len(FAMILIES)
-    found = [Task(names[i % n], RULES[i // n % 3], DELTAS[i // n % 2], seed + i) for i in range(runs)]
-    return found + [Task(names[i % n], RULES[i // n % 3], 0.0, seed + i) for i in range(control)]
+
+    def task(i: int, delta: float) -> Task:
+        return Task(names[i % n], RULES[i // n % 3], delta, seed + i, GOALS[i // (2 * n) % 2])
+
+    return [task(i, DELTAS[i // n % 2]) for i in range(runs)] + [task(i, 0.0) for i in range(control)]
 
 
 def chunks(options: ExperimentOptions) -> list[list[Task]]:
@@ -249,11 +286,16 @@ def same(chunk: list[Task], records: RunOutcome, options: ExperimentOptions) -> 
 
 
 def report(outcomes: Sequence[RunOutcome], options: ExperimentOptions) -> ExperimentReport:
-    """Return the table by family and delta, with every broken run."""
+    """Return the table by goals, family and delta, with every broken run."""
     records = [record for chunk in outcomes for record in chunk]
-    rows = summary(records, tuple(FAMILIES))
+    rows = [
+        {"goals": goals, **row}
+        for goals in GOALS
+        for row in summary([record for record in records if record["goals"] == goals], tuple(FAMILIES))
+    ]
     found = [record for record in records if record["delta"] > 0 and broken(record)]
-    return ExperimentReport(rows, table_from_rows(rows, COLUMNS, left=2).to_markdown(), {"rows": rows, "broken": found})
+    text = table_from_rows(rows, {"goals": "{goals}"} | COLUMNS, left=3).to_markdown()
+    return ExperimentReport(rows, text, {"rows": rows, "broken": found})
 
 
 class Queue(gymnasium.Env[Any, int]):

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 import adagoal
-from adagoal.certified.explorer import CertifiedExplorer
+from adagoal.api.explore import open_restored_session
+from adagoal.certified.events import ConfidenceSets
 from adagoal.core.errors import InputError
 from adagoal.core.transition_data import TransitionCounts
 from adagoal.envs import toy_models
@@ -132,20 +133,22 @@ def test_probabilities_of_a_queue() -> None:
     assert not any("states" in line for line in result.warnings)
 
 
-@pytest.mark.parametrize("kind", ["steps", "probabilities"])
+@pytest.mark.parametrize("kind", ["discovered goals", "fixed goals", "probabilities"])
 def test_the_shares_of_all_pairs_sum_to_delta(kind: str) -> None:
-    """However many states are discovered; lemma 1 has no share, so no goal needs one."""
-    counts = TransitionCounts(50_000, 2, 0)
-    if kind == "steps":
-        sets: Any = CertifiedExplorer(counts, None, 4.0, 1.0, DELTA).confidence
+    """However many states are discovered. Lemma 1 has one event for each state and fixed goal, or no share."""
+    counts, n_goals = TransitionCounts(50_000, 2, 0), 7
+    if kind == "probabilities":
+        sets: Any = RestartedBalls(counts, None, None, n_goals, DELTA, 2**62)
     else:
-        sets = RestartedBalls(counts, None, None, math.inf, DELTA, 2**62)
+        sets = ConfidenceSets(counts, None, None, n_goals if kind == "fixed goals" else math.inf, DELTA, 2**62)
     first, second, third = np.exp(-sets.union_logs)
-    assert first == 0.0
+    # The weights of the pairs of a state are 1/A of its share; a state has one event for each goal.
+    first *= n_goals / counts.n_actions
+    assert first == (pytest.approx(0.35 * DELTA) if kind == "fixed goals" else 0.0)
     weights = np.exp(-sets._pair_logs)
     # The states that are still to come have the rest: c/(S + c).
     assert weights.sum() == pytest.approx(1.0 - 100 / 50_100)
-    assert second + third + 0.25 * DELTA == pytest.approx(DELTA)
+    assert first + second + third + 0.25 * DELTA == pytest.approx(DELTA)
     assert (np.diff(weights) <= 0).all()
     before = sets._pair_logs.copy()
     counts.grow_states(60_000)
@@ -153,18 +156,91 @@ def test_the_shares_of_all_pairs_sum_to_delta(kind: str) -> None:
     np.testing.assert_array_equal(sets._pair_logs[: len(before)], before)
 
 
-def test_undeclared_states_use_no_fixed_function_bound() -> None:
+FIXED_GOALS: dict[str, Any] = {"three": lambda length: length[0] == 3, "five": lambda length: length[0] == 5}
+
+
+def run_confidence(goals: Any, **setting: Any) -> ConfidenceSets:
+    """Return the confidence sets of a run on the queue after 600 steps, with the radii of this moment."""
+    seen: list[Any] = []
+    adagoal.explore(Queue(), 6.0, 1.0, goals=goals, budget=600, observe=seen.append, **setting)
+    sets: ConfidenceSets = seen[-1].estimates.exact.confidence
+    sets.update_radii()
+    return sets
+
+
+@pytest.mark.parametrize(("goals", "n_goals"), [(FIXED_GOALS, 2), (["start", "[2]", "[4]"], 3)])
+def test_goals_fixed_before_the_run_use_lemma_1(goals: Any, n_goals: int) -> None:
+    """Their values are fixed functions, and no pair is tried before its state is discovered."""
+    sets = run_confidence(goals)
+    assert not sets.uses_ball.any()
+    counts, delta = sets.counts, 0.95 * DELTA  # 0.05 pays for the start
+    for x in np.flatnonzero((counts.n > 0) & (counts.support > 1)):
+        k = x // 2 + 1
+        share = 100 / ((k + 99) * (k + 100))
+        radius = math.log(25 * n_goals / (0.35 * delta * share)) / counts.n[x]
+        assert sets.empirical_model().r_low[x] == pytest.approx(radius)
+        local = sets.local_lower_bounds(np.zeros((1, counts.n_states)), np.zeros((1, 1), np.int16), False, 8.0)
+        assert local.logs[x // 2] / counts.n[x] == pytest.approx(radius)
+
+
+@pytest.mark.parametrize("goals", [None, "keys:0", lambda length: int(length[0]) // 2])
+def test_discovered_goals_use_no_fixed_function_bound(goals: Any) -> None:
     """Lemma 1 needs a function that is fixed in advance. The value of a goal that was discovered is not."""
-    counts = TransitionCounts(4, 2, 0)
-    # Pair 0 was tried often, and each successor was met half of the time. Pair 2 was never tried.
-    counts.add_steps(np.zeros(4000, np.int64), np.tile([1, 2], 2000).astype(np.int64))
-    declared, undeclared = (CertifiedExplorer(counts, states, 4.0, 1.0, DELTA) for states in (4, None))
-    for estimates in (declared, undeclared):
-        estimates.confidence.update_radii()
-    assert declared.confidence.empirical_model().r_low[0] < 0.01
-    assert undeclared.confidence.empirical_model().r_low[0] > 1e6
-    assert undeclared.confidence.uses_ball.all()
-    assert not declared.confidence.uses_ball.any()
+    sets = run_confidence(goals)
+    assert sets.uses_ball.all()
+    tried = sets.counts.n > 0
+    assert (sets.empirical_model().r_low[tried] > 1e6).all()
+    # Lemma 2 has the share of lemma 1.
+    assert run_confidence(FIXED_GOALS).union_logs[1] - sets.union_logs[1] == pytest.approx(math.log(2))
+
+
+def test_inspected_checkpoint_has_the_radii_of_the_run(tmp_path: Path) -> None:
+    """Without the code of the goals: the names in the checkpoint say whether goals are discovered."""
+    for name, goals in (("fixed", FIXED_GOALS), ("found", lambda length: int(length[0]) // 2)):
+        sets = run_confidence(goals, out=tmp_path / name)
+        with open_restored_session(tmp_path / name, Queue(), trust=False) as session:
+            estimates: Any = session.run.estimates
+            again = estimates.exact.confidence
+            again.update_radii()
+        np.testing.assert_array_equal(again.union_logs, sets.union_logs)
+        for mine, other in zip(again.empirical_model(), sets.empirical_model(), strict=True):
+            np.testing.assert_array_equal(mine, other)
+
+
+def test_discovered_goals_do_not_become_fixed_ones(tmp_path: Path) -> None:
+    by_length = lambda length: "three" if length[0] == 3 else None  # noqa: E731
+    three = {"three": FIXED_GOALS["three"]}
+    for name, given, other in (("found", by_length, three), ("fixed", three, by_length)):
+        adagoal.explore(Queue(), 6.0, 1.0, goals=given, budget=2_000, out=tmp_path / name)
+        with pytest.raises(InputError, match=r"goals: the goals of the run are .*; give the same again"):
+            adagoal.resume(tmp_path / name, budget=2_500, env=Queue(), goals=other)
+
+
+@pytest.mark.parametrize(
+    ("given", "union"),
+    [
+        ({"goals": ["b"]}, math.inf),
+        ({"goals": ["b"], "n_states": 9}, math.inf),
+        ({"goals": lambda state: state}, math.inf),
+        ({"goals": ["b"], "n_states": 3}, 3),  # labels of one state each
+        ({"n_states": 9}, 9),
+    ],
+)
+def test_goals_of_a_log_may_be_chosen_because_of_its_data(
+    given: dict[str, Any], union: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So lemma 1 is for a union over all states, or not used."""
+    unions: list[float] = []
+    original = ConfidenceSets.__init__
+
+    def record(self: ConfidenceSets, *args: Any, **kwargs: Any) -> None:
+        unions.append(kwargs["goals"])
+        original(self, *args, **kwargs)
+
+    monkeypatch.setattr(ConfidenceSets, "__init__", record)
+    rows = [("a", "go", "b"), ("b", "go", "c"), ("c", "go", "a")]
+    adagoal.certify_data(rows * 20, radius=4, start="a", **given)
+    assert set(unions) == {union}
 
 
 def test_other_methods_warn_that_they_assume_a_number_of_states() -> None:
@@ -199,12 +275,15 @@ def test_a_log_needs_no_number_of_states() -> None:
     assert sorted(result.label(goal) for goal in result.goals) == ["off", "on"]
 
 
+@pytest.mark.parametrize("goals", discovery.GOALS)
 @pytest.mark.parametrize("family", discovery.FAMILIES)
-def test_claims_hold_where_states_are_discovered(family: str) -> None:
-    record = discovery.run_task(discovery.Task(family, "adagoal", 0.1, seed=3))
+def test_claims_hold_where_states_are_discovered(family: str, goals: str) -> None:
+    record = discovery.run_task(discovery.Task(family, "adagoal", 0.1, 3, goals))
     assert not discovery.broken(record)
 
 
 def test_weakened_bounds_are_detected() -> None:
-    records = [discovery.run_task(discovery.Task(family, "adagoal", 0.0, seed=3)) for family in ("tree", "growth")]
-    assert all(map(discovery.broken, records))
+    tasks = [
+        discovery.Task(family, "adagoal", 0.0, 3, goals) for family in ("tree", "growth") for goals in discovery.GOALS
+    ]
+    assert all(discovery.broken(discovery.run_task(task)) for task in tasks)

@@ -20,7 +20,7 @@ from experiments import exact_policies, extra_models
 from model_env import ModelEnv
 from transition_recording import record_transition
 
-CAP, LOG = 12.0, 9.0
+CAP, LOGS = 12.0, 9.0 + 0.3 * np.arange(9)  # the logarithm of every state
 SIZES = 10, 5, 40
 """Arguments of a schedule: seen states, columns, transitions."""
 
@@ -45,7 +45,7 @@ def tried(mdp, steps, seed=0):
 def local(counts, V, q, probe=None, probing=False, ball=None):
     probe = np.full(V.shape, -1, np.int16) if probe is None else probe
     ball = ball or (np.zeros(len(q), bool), np.zeros(counts.count.shape), np.zeros(len(q)))
-    return LocalLowerBounds(V, probe, probing, q, LOG, *ball, CAP, counts.start, counts.n_actions)
+    return LocalLowerBounds(V, probe, probing, q, LOGS, *ball, CAP, counts.start, counts.n_actions)
 
 
 def reference(s, V, counts, q, ball):
@@ -61,7 +61,7 @@ def reference(s, V, counts, q, ball):
             width = math.sqrt(2 * r * (p @ (values - mean) ** 2)) + r * (mean - values.min())
             value += (1 - q[x]) * max(mean - width, values.min())
         elif n:
-            values, p, r = V[counts.successor[x, :o]], counts.count[x, :o] / n, LOG / n
+            values, p, r = V[counts.successor[x, :o]], counts.count[x, :o] / n, LOGS[s] / n
             mean = p @ values
             variance = p @ (values - mean) ** 2
             width = max(

@@ -46,7 +46,8 @@ RESET = "certified/reset.py"
 EXAMPLE = "test_bounds.py::test_worked_example_of_the_theory_page"
 SHARES = "test_certified.py::test_the_events_share_delta"
 DISCOVERED = "test_discovery.py::test_the_shares_of_all_pairs_sum_to_delta"
-FIXED = "test_discovery.py::test_undeclared_states_use_no_fixed_function_bound"
+FIXED = "test_discovery.py::test_goals_fixed_before_the_run_use_lemma_1"
+FOUND = "test_discovery.py::test_discovered_goals_use_no_fixed_function_bound"
 ROOM = "test_discovery.py::test_finite_model_is_certified_with_exact_or_larger_max_states"
 IN_BALLS = "test_sweeps.py::test_lower_sweep_in_balls"
 QUIET = "test_bounds.py::test_new_successor_ends_the_quiet_window"
@@ -74,7 +75,9 @@ MUTANTS = (
         "lemma 14: no price for later states", EVENTS, "later * (later + 1.0) / DISCOVERY_OFFSET", "later", DISCOVERED
     ),
     Mutant("lemma 14: actions for free", EVENTS, "np.log(counts.n_actions * later", "np.log(later", DISCOVERED),
-    Mutant("lemma 14: goals that the data chose", EVENTS, "            self.union_logs[0] = NO_EVENT\n", "", FIXED),
+    Mutant("lemma 14: goals that the data chose", EVENTS, "            self.union_logs[0] = NO_EVENT\n", "", FOUND),
+    Mutant("lemma 14: goals for free", EVENTS, "(goals / counts.n_actions, 1, 1)", "(1, 1, 1)", FIXED),
+    Mutant("lemma 14: lemma 1 for free", EVENTS, "radius(n, logs[0] + pair_logs[x])", "radius(n, logs[0])", FIXED),
     Mutant("lemma 14: no unseen mass", OPERATORS, "return (1.0 - q) * max(mean - ", "return max(mean - ", IN_BALLS),
     Mutant("lemma 14: no spare row", "envs/gym_adapter.py", "0, max_states + 1", "0, max_states", ROOM),
     Mutant("lemma 4, Low: between two levels", OPERATORS, "2.0 * r * NEAREST_LEVEL_FACTOR**2 *", "2.0 * r *", EXAMPLE),

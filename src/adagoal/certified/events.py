@@ -10,8 +10,8 @@ transitions came with the counts c'; c0 = c - c' came before. With the union log
 
 The smaller one of q and the bound of :class:`UnseenMassWindow` (lemma 3b) is used.
 
-If the number of states is not declared, l2 and l3 depend on the order in which states are discovered, and lower bounds
-use lemmas 2 and 3 instead of lemma 1 (lemma 14).
+If the number of states is not declared, l1, l2 and l3 depend on the order in which states are discovered. If goals are
+not fixed before the first transition, lower bounds use lemmas 2 and 3 instead of lemma 1 (lemma 14).
 
 :class:`ConfidenceSets` is the seam for another confidence bound: a subclass with its own ``radius``, ``low`` and
 ``up`` works in the explorer (tests/test_planning.py has one).
@@ -89,14 +89,19 @@ class ConfidenceSets:
     ) -> None:
         """``states``, ``pairs`` and ``goals`` bound their numbers, ``branching`` the successors of a pair.
 
-        ``states`` and ``pairs`` are None if the number of states is not declared.
+        ``states`` and ``pairs`` are None if the number of states is not declared, and ``goals`` is infinite if they are
+        not fixed before the first transition.
         """
         self.counts, self.branching = counts, branching
         self._is_declared = states is not None
-        # ln of the unions of lemmas 1, 2 and 3a over their shares of delta
-        unions = (states * goals, pairs, pairs) if states is not None else (1, 1, 1)
+        # ln of the unions of lemmas 1, 2 and 3a over their shares of delta. If the number of states is not declared, a
+        # pair has 1/A of the share of its state; lemma 1 needs one event for a state and a goal, so A cancels.
+        unions = (states * goals, pairs, pairs) if states is not None else (goals / counts.n_actions, 1, 1)
         self.union_logs = np.log(np.array(unions, float) / DELTA_SHARES[:3] / delta)
-        if not (self.uses_lemma_1 and self._is_declared):
+        has_lemma_1 = self.uses_lemma_1 and math.isfinite(goals)
+        # Lower bounds of all pairs use lemma 2; RestartedBalls has no lower bounds.
+        self._always_uses_ball = self.uses_lemma_1 and not has_lemma_1
+        if not has_lemma_1:
             # Lemma 2 has the share of lemma 1, too.
             self.union_logs[0] = NO_EVENT
             self.union_logs[1] -= math.log((DELTA_SHARES[0] + DELTA_SHARES[1]) / DELTA_SHARES[1])
@@ -104,13 +109,13 @@ class ConfidenceSets:
         self.window = UnseenMassWindow(DELTA_SHARES[3] * delta, window_entry_factor)
         X, shape = len(counts.n), counts.successor.shape
         self._radii = PairRadii(*(np.full(shape[: 1 + (i < 2)], v) for i, v in enumerate(self._untried)))
-        self._pair_logs = self._discovery_logs()  # [X] what every pair pays beside ``union_logs``
+        self._pair_logs = self._discovery_logs()  # [X] what every pair pays in addition to ``union_logs``
         self._counts_at_update = np.zeros(X, int)
         self.transitions = 0  # at the last update; -1 if the next update computes all radii again
         self.window_visits: Floats = np.zeros(X)  # [X] visits inside the window at the last update
         self.q: Floats = np.ones(X)  # [X] bounds on the unseen mass at the last update; 1 for pairs added since
         # [X] pairs whose lower bounds use lemma 2: those whose successors were all known at the last update, or all
-        self.uses_ball: Bools = np.full(X, not self._is_declared)
+        self.uses_ball: Bools = np.full(X, self._always_uses_ball)
 
     def update_radii(self, threads: Executor | None = None, known_successor_balls: bool = False) -> bool:
         """Take in new counts; return False if nothing was counted since the last update.
@@ -135,7 +140,7 @@ class ConfidenceSets:
         self.window_visits = self.window.update_visits(counts.n, counts.settled)
         # Both bounds hold at the same time, each with its own share of delta. So the smaller one may be used.
         self.q = np.minimum(self._radii.q, self.window.unseen_mass_bounds(self.window_visits))
-        if known_successor_balls and self._is_declared:
+        if known_successor_balls and not self._always_uses_ball:
             # Without a try since the last new successor the ball of lemma 2 has no centre.
             self.uses_ball = (self._radii.q == 0.0) & (counts.support > 1) & (counts.n > counts.settled)
         self._counts_at_update[changed] = counts.n[changed]
@@ -161,9 +166,10 @@ class ConfidenceSets:
     def local_lower_bounds(self, V: Floats, probe: Actions, probing: bool, cap: float) -> LocalLowerBounds:
         """Return lower bounds V [columns, S] that an episode raises with the radii of the moment."""
         c, log = self.counts, float(self.union_logs[0]) + math.log(N_LEVELS)
+        logs = log + self._pair_logs[:: c.n_actions]
         # A pair that can have one successor has no unseen mass from its first try on, which may follow this plan.
         q = self.q if self.branching > 1 else np.zeros_like(self.q)
-        return LocalLowerBounds(V, probe, probing, q, log, self.uses_ball, *self.kl_ball, cap, c.start, c.n_actions)
+        return LocalLowerBounds(V, probe, probing, q, logs, self.uses_ball, *self.kl_ball, cap, c.start, c.n_actions)
 
     def invalidate_radii(self) -> None:
         """Make the next update compute all radii again."""
@@ -205,13 +211,13 @@ class ConfidenceSets:
         self.window_visits = np.pad(self.window_visits, room[0])
         self._counts_at_update = np.pad(self._counts_at_update, room[0])
         self.q = np.pad(self.q, room[0], constant_values=1.0)
-        self.uses_ball = np.pad(self.uses_ball, room[0], constant_values=not self._is_declared)
+        self.uses_ball = np.pad(self.uses_ball, room[0], constant_values=self._always_uses_ball)
 
     @property
     def _untried(self) -> tuple[float, ...]:
         """The entries of a pair never tried, as in :class:`PairRadii`: all of its mass is unseen."""
         # Local backups may read the ball before the next update. It is finite, because 0 times infinity is NaN.
-        return (0.0, 0.0, np.inf, np.inf, 1.0) if self._is_declared else (0.0, 0.0, NO_DATA, NO_DATA, 1.0)
+        return (0.0, 0.0, NO_DATA, NO_DATA, 1.0) if self._always_uses_ball else (0.0, 0.0, np.inf, np.inf, 1.0)
 
     def _discovery_logs(self) -> Floats:
         """Return [X] ln(1/w) with the weight w of every pair: 1/A of that of its state (lemma 14), or 0 if declared."""
@@ -269,7 +275,7 @@ class ConfidenceSets:
 def update_pair_radii(pairs, tally, logs, pair_logs, branching, out):  # type: ignore[no-untyped-def]
     """Write the frequencies and radii of these pairs into ``out`` (PairRadii).
 
-    The union logarithms l1, l2, l3 are ``logs`` [3], and ``pair_logs`` [X] is added to the last two.
+    The union logarithms l1, l2, l3 of a pair are ``logs`` [3] plus its entry of ``pair_logs`` [X].
     """
     for x in pairs:
         n, o = tally.n[x], tally.support[x]
@@ -280,7 +286,7 @@ def update_pair_radii(pairs, tally, logs, pair_logs, branching, out):  # type: i
         for k in range(o):
             out.p[x, k] = tally.counts[x, k] / n
             out.p_split[x, k] = tally.recent[x, k] / fresh if fresh > 0 else out.p[x, k]
-        out.r_low[x] = fixed_function_radius(n, logs[0])
+        out.r_low[x] = fixed_function_radius(n, logs[0] + pair_logs[x])
         out.r[x] = observed_ball_radius(x, tally, logs[1] + pair_logs[x])
         out.q[x] = unseen_mass_bound(fresh, o, logs[2] + pair_logs[x]) if o < branching else 0.0
 

@@ -84,7 +84,7 @@ class CertifiedExplorer(GoalTable):
             counts,
             states=state_bound,
             pairs=pairs or (state_bound and state_bound * counts.n_actions),
-            goals=space.goal_bound,
+            goals=space.union_bound,
             delta=delta,
             branching=branching or state_bound or NO_LIMIT,
             window_entry_factor=self.heuristics.window_entry_factor,

@@ -61,6 +61,7 @@ class TabularEnv(Protocol):
     start: int
     state_bound: int  # the number of states; if it is not declared, one more than a run may meet
     pair_bound: int | None  # upper bound on the number of state-action pairs; None if the states are not declared
+    is_recorded: bool  # whether its transitions were drawn before the run, so they may have decided what the goals are
     start_is_certain: bool  # False: the fixed start is an assumption, and certificates spend some delta on it
     # Whether to treat unavailable actions as absent (TransitionCounts.mark_absent_pairs); the method decides.
     # If False, they lead to the start in a known model, and are passed to env.step otherwise.

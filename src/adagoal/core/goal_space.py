@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from adagoal.core.errors import EnvironmentFailure, InputError, describe_user_exception, to_single_line
-from adagoal.core.file_formats import ArraySchema, ArraySpec, check_arrays, check_json_value
+from adagoal.core.file_formats import ArraySchema, ArraySpec, check_arrays
 from adagoal.core.types import Bools, Failure, Floats, Longs
 from adagoal.core.user_code import USER_CODE_SECTION
 
@@ -45,12 +45,18 @@ class GoalSpace:
 
     ARRAY_SCHEMA: ClassVar[ArraySchema] = {"at": ArraySpec("int64", ("S", "W"), low=-1)}
     NAMES_SCHEMA: ClassVar[dict[str, Any]] = {"type": "array", "items": {"type": "string", "maxLength": 10_000}}
+    SAVED_NAMES_SCHEMA: ClassVar[dict[str, Any]] = {
+        "type": "array",
+        "items": {"type": ["string", "null"], "maxLength": 10_000},
+    }
 
     def __init__(
         self, memberships: Longs, goal_bound: float, chosen: Longs | None = None, labeler: GoalLabeler | None = None
     ) -> None:
         self.goals_of_states = memberships  # [S, W]
-        self.goal_bound = goal_bound  # upper bound on the number of goals, for union bounds; infinite if unknown
+        self.goal_bound = goal_bound  # upper bound on the number of goals; infinite if unknown
+        # For the union of lemma 1: goals that were fixed before the first transition. Infinite if there is no bound.
+        self.union_bound = goal_bound
         # Of the goals known so far [G]; None: goals are states.
         self.names: list[str] | None = None if labeler is None else list(labeler.names)
         self.chosen_states = chosen  # the states that are goals; None: all of them
@@ -129,12 +135,8 @@ class GoalSpace:
             raise InputError("no state belongs to any of the goals; give other goals", "goals")
         self._discovers_goals, self._is_final, self.members_complete = False, True, True
         # The members are known before the first step, so the union of lemma 1 is over the goals that have any.
-        self.goal_bound = int((members > 0).sum())
+        self.goal_bound = self.union_bound = int((members > 0).sum())
         return [name for name, count in zip(self.names or (), members, strict=True) if not count]
-
-    def mark_as_stored(self, all_known: bool) -> None:
-        """Declare that the members come from a checkpoint; ``all_known``: the run had no more states to discover."""
-        self._discovers_goals, self.members_complete = not all_known, True
 
     def states_of_goal(self, goal: int) -> Bools:
         """The states of a goal, as a mask [S]."""
@@ -159,18 +161,23 @@ class GoalSpace:
         rows, _ = np.nonzero(at >= 0)
         return np.bincount(at[at >= 0], visits[rows], minlength=self.n_goal_numbers)[goals].astype(float)
 
-    def state(self) -> tuple[dict[str, NDArray[Any]], list[str] | None]:
-        """Return members and names for a checkpoint; nothing if goals are states."""
-        return ({}, None) if self.names is None else ({"at": self.goals_of_states}, list(self.names))
+    def state(self) -> tuple[dict[str, NDArray[Any]], list[str | None] | None]:
+        """Return members and names for a checkpoint; nothing if goals are states.
 
-    def restore(self, arrays: dict[str, NDArray[Any]], names: list[str] | None) -> None:
+        The last name is None if more goals may be discovered.
+        """
+        if self.names is None:
+            return {}, None
+        return {"at": self.goals_of_states}, [*self.names, *[None] * self._discovers_goals]
+
+    def restore(self, arrays: dict[str, NDArray[Any]], saved_names: list[str | None] | None) -> None:
         """Restore a saved :meth:`state`; members that the labeler assigned before now must agree with it."""
-        if names is None or self.names is None:
-            kinds = ["single states" if given is None else "sets" for given in (names, self.names)]
+        if saved_names is None or self.names is None:
+            kinds = ["single states" if given is None else "sets" for given in (saved_names, self.names)]
             if kinds[0] != kinds[1]:
                 raise ValueError(f"the checkpoint stores goals as {kinds[0]}, this run uses {kinds[1]}")
             return
-        check_json_value(self.NAMES_SCHEMA, names)
+        names = [name for name in saved_names if name is not None]
         check_arrays(self.ARRAY_SCHEMA, arrays)
         at = np.array(arrays["at"])
         if len(set(names)) < len(names) or at.max(initial=-1) >= len(names):
@@ -180,6 +187,10 @@ class GoalSpace:
         same = all(new == old if self._is_final else new <= old for new, old in rows)
         if names[: len(self.names)] != self.names or not same:
             raise InputError("these are not the goals of the run: they have other states", "goals")
+        # Goals that are discovered must not become fixed ones in the middle of a run, nor the other way round.
+        if saved_names != [*names, *[None] * self._discovers_goals]:
+            kind = "values of a function of observations" if None in saved_names else "named predicates"
+            raise InputError(f"the goals of the run are {kind}; give the same again", "goals")
         self.names, self.goals_of_states = list(names), at
         self._number_of_name = {name: number for number, name in enumerate(names)}
 
@@ -283,10 +294,10 @@ class NameLabeler:
 class StoredLabeler:
     """The goals of a checkpoint that is only inspected: states discovered later belong to no goal."""
 
-    discovers_goals = True
-
-    def __init__(self, names: Sequence[str] = ()) -> None:
-        self.names = tuple(names)
+    def __init__(self, saved_names: Sequence[str | None] = ()) -> None:
+        """``saved_names``: from :meth:`GoalSpace.state`."""
+        self.names = tuple(name for name in saved_names if name is not None)
+        self.discovers_goals = None in saved_names
 
     def __call__(self, state: int, observation: Any, label: str) -> list[str]:
         return []

@@ -167,7 +167,7 @@ class LocalLowerBounds(NamedTuple):
     probe: Actions  # [columns, S] actions that replace the greedy ones while probing, -1: none
     probing: bool
     q: Floats  # [X] bounds on the mass of successors never observed
-    log: float  # l: the radius of a pair with n tries is l/n
+    logs: Floats  # [S] l: the radius of lemma 1 of a pair with n tries is l/n
     uses_ball: Bools  # [X] pairs whose bounds use lemma 2 instead of lemma 1
     p: Floats  # [X, K] frequencies of these pairs at the last plan
     r: Floats  # [X] radii of these pairs at the last plan
@@ -183,7 +183,7 @@ def _greedy_backup(state, V, local, successor, count, support, n):  # type: igno
     # the last plan, because the set of observed successors only grows; so may p and r, by lemma 2.
     # Unsigned indices: for signed ones Numba adds a test for negative numbers to every access.
     s, A = np.uintp(state), np.uintp(local.n_actions)
-    best, action = min(local.cap, 1.0 + V[local.start]), np.int64(A)
+    best, action, log = min(local.cap, 1.0 + V[local.start]), np.int64(A), local.logs[s]
     for a in range(local.n_actions):
         x = s * A + np.uintp(a)
         value = 1.0
@@ -191,7 +191,7 @@ def _greedy_backup(state, V, local, successor, count, support, n):  # type: igno
         if n[x] == 0 and support[x] == 1:
             continue
         if support[x] == 1:
-            value += closed_form_low(V[np.uintp(successor[x, 0])], 0.0, local.log / n[x], local.cap, 1.0 - local.q[x])
+            value += closed_form_low(V[np.uintp(successor[x, 0])], 0.0, log / n[x], local.cap, 1.0 - local.q[x])
         elif support[x] > 1 and local.uses_ball[x]:
             # Differences from V(s) are small, so mean(d^2) - mean(d)^2 loses fewer digits. It may still come out
             # negative, hence the max with 0 before the square root.
@@ -211,7 +211,7 @@ def _greedy_backup(state, V, local, successor, count, support, n):  # type: igno
                 m += count[x, k] * d
                 square += count[x, k] * d * d
             m, square = m * scale, square * scale
-            value += closed_form_low(m + own, max(square - m * m, 0.0), local.log * scale, local.cap, 0.0)
+            value += closed_form_low(m + own, max(square - m * m, 0.0), log * scale, local.cap, 0.0)
         if value < best:
             best, action = value, np.int64(a)
     return best, action

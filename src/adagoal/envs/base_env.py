@@ -119,6 +119,8 @@ class BaseEnv:
         "items": {"type": "integer", "minimum": -1, "maximum": 2**62},
     }
 
+    is_recorded = False
+
     def __init__(
         self,
         name: str,

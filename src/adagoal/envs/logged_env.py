@@ -28,6 +28,7 @@ class LoggedEnv(BaseEnv):
     """
 
     layout = None  # a log has no map
+    is_recorded = True
 
     def __init__(
         self,

@@ -224,7 +224,7 @@ RUN_CHECKPOINT_SCHEMA = object_schema(
     steps=COUNT_SCHEMA,
     seconds={"type": "number", "minimum": 0},
     stage={"type": "integer", "minimum": 1, "maximum": 100_000},
-    goal_names=nullable_schema(GoalSpace.NAMES_SCHEMA),
+    goal_names=nullable_schema(GoalSpace.SAVED_NAMES_SCHEMA),
 )
 """JSON part of a checkpoint. The owners of ``estimates``, ``rng`` and ``world`` check these entries themselves."""
 

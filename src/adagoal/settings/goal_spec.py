@@ -146,6 +146,15 @@ def _is_list_of(kind: Any) -> Callable[[Any], bool]:
 
 def build_goal_space(setting: ExplorationSettings, env: TabularEnv, code: GoalCode | None) -> GoalSpace:
     """Return the goals of a run, with the states of the environment that are known at its start."""
+    goals = _make_goal_space(setting, env, code)
+    if env.is_recorded:
+        # The user may have chosen the goals after a look at the data. A union over all states covers every such choice
+        # of states; nothing covers every choice of sets.
+        goals.union_bound = env.state_bound if goals.goals_are_states and env.pair_bound else math.inf
+    return goals
+
+
+def _make_goal_space(setting: ExplorationSettings, env: TabularEnv, code: GoalCode | None) -> GoalSpace:
     n_states, bound = env.initial_states, env.state_bound
     # With "all" the run ends when every goal is certified. A goal for states that may not exist never is.
     if n_states < bound and str(setting.radius).startswith("all"):
@@ -162,7 +171,7 @@ def build_goal_space(setting: ExplorationSettings, env: TabularEnv, code: GoalCo
     all_states_known = env.assign_states_to_goals(goals)
     # Inspection only: the names and members of the checkpoint replace these when it is restored.
     if isinstance(labeler, StoredLabeler):
-        goals.mark_as_stored(all_states_known)
+        goals.members_complete = True
         return goals
     if not all_states_known:
         return goals
