@@ -70,6 +70,7 @@ def run_pytest(tmp_path: Path) -> str:
         ("explored(machine())", "1 failed", "crash:ValueError within 10 calls (certified after"),
         ("explored(machine(), expected=['crash:ValueError'])", "1 passed", "6 states within 10 calls"),
         ("explored(machine(), radius=4, budget=3)", "1 failed", "nothing is certified, the run ended as 'budget'"),
+        ("explored(machine(), radius=0)", "1 failed", "Failed: radius: must be a number in [1, 1e+09]"),
         ("explored(machine(invariants=[lambda c: c.n < 2]))", "1 failed", "fails:<lambda> within 10 calls"),
     ],
 )
@@ -78,7 +79,7 @@ def test_fixtures_report_success_and_failure(tmp_path: Path, body: str, outcome:
     assert outcome in output, output
     assert text in output
     # The script is printed if there is a path to the state.
-    has_way = ("passed" in outcome) if "reach" in body else ("failed" in outcome and "budget" not in body)
+    has_way = ("passed" in outcome) if "reach" in body else text.startswith(("crash:", "fails:"))
     assert ("machine.up()" in output) == has_way
 
 

@@ -151,6 +151,49 @@ def test_preconditions_are_respected() -> None:
         )
 
 
+class FullError(Exception):
+    pass
+
+
+class Inbox:
+    def __init__(self) -> None:
+        self.length = 0
+
+    def put(self, mail: list[int]) -> None:
+        mail.append(1)
+        self.length += len(mail)
+        if self.length > 5:
+            raise FullError
+
+
+def test_calls_do_not_change_the_arguments_of_later_calls() -> None:
+    result = certified(adagoal.machine(Inbox, {"put": [[0]]}, deterministic=True))
+    assert [result.label(goal) for goal in result.goals] == [
+        *(f"Inbox(length={length})" for length in (0, 2, 4)),
+        "crash:FullError",
+    ]
+
+
+def test_scripts_fail_if_another_exception_is_raised(tmp_path: Path) -> None:
+    """Exceptions that are no builtins are expected by their names, and missing names fail outside of the block."""
+    folder = Path(__file__).parent
+    script = certified(adagoal.machine(Inbox, {"put": [[0]]}, deterministic=True)).script("crash:FullError")
+    assert "1 passed" in replay(script, tmp_path, folder).stdout
+    assert (
+        "1 failed" in replay(script.replace("put([0])\n    assert", "give([0])\n    assert"), tmp_path, folder).stdout
+    )
+    env = adagoal.machine(
+        Inbox, [lambda inbox: inbox.put([0])], invariants=[lambda inbox: inbox.length < 3], deterministic=True
+    )
+    script = certified(env).script("fails:<lambda>")
+    output = replay(script, tmp_path, folder).stdout
+    assert "NameError: name 'action' is not defined" in output
+    named = "action = lambda inbox: inbox.put([0])\n" + script
+    assert "NameError: name 'invariant' is not defined" in replay(named, tmp_path, folder).stdout
+    named = "invariant = lambda inbox: inbox.length < 3\n" + named
+    assert "1 passed" in replay(named, tmp_path, folder).stdout
+
+
 def test_reset_leaves_a_state_without_calls() -> None:
     env = adagoal.machine(Gate, ["up"], level_and_open, allowed=lambda gate, _: gate.level < 3, deterministic=True)
     assert len(certified(env).goals) == 4
@@ -291,9 +334,19 @@ class Word(str):
     pass
 
 
+class Mixin:
+    pass
+
+
+class Secret(str, Mixin):
+    def __str__(self) -> str:
+        return "***"
+
+
 def test_equal_keys_have_equal_texts_and_others_differ() -> None:
     values = [None, True, 1, 1.0, "1", b"1", (1,), [1], {1}, {1: 2}, OrderedDict({1: 2}), deque([1]), Colour.RED]
     values += [Word("1"), Word("2"), Part(), Part(b=[Part()]), Part, np.arange(2), np.arange(2.0), np.int64(1), len]
+    values += [Secret("1"), Secret("2"), deque([1], 1), deque([1], 2), np.zeros((0, 1)), np.zeros((0, 2))]
     values += [Failure("'1'x"), "RED", (1, 2), ((1,), 2), {"a": (1,)}, {"a": [1]}]
     texts = [key_text(value) for value in values]
     assert len(set(texts)) == len(texts)
@@ -332,6 +385,12 @@ def test_invalid_keys_are_refused(value: Any, message: str) -> None:
         ((Gate, {"up": 3}), r"actions: the arguments of up must be a list such as \[1, 2\], or \[\] for none; got 3"),
         ((Gate, {"up": "12"}), "actions: the arguments of up must be a list"),
         ((Gate, ["up", "up"]), r"actions: up\(\) is given twice; give it once"),
+        (
+            (Gate, [lambda gate: None, lambda gate: gate.up()]),
+            "actions: <lambda>.. is given twice; give it once, or fu",
+        ),
+        ((Gate, {"up": [(1, 2)]}), r"actions: up\(1, 2\) does not fit up\(steps: 'int' = 1\).*: too many positional"),
+        ((Gate, {shut_at_three: [1]}), r"actions: shut_at_three\(1\) does not fit shut_at_three\(gate"),
         ((Gate, ["down"]), "actions: a Gate has no method 'down'"),
         ((Gate, [3]), "actions: must be names of methods, or functions of the object; got 3"),
         ((Gate, ["up"], 3), "state: must be a function of the object that returns a key, got 3"),
@@ -345,6 +404,7 @@ def test_invalid_keys_are_refused(value: Any, message: str) -> None:
         ((Gate, ["up"], None, {"allowed": lambda gate: True}), "allowed: the precondition raised TypeError"),
         ((Gate, ["up"], None, {"invariants": len}), "invariants: must be a list of functions of the object"),
         ((Gate, ["up"], None, {"invariants": [3]}), "invariants: must be a list of functions of the object"),
+        ((Gate, ["up"], None, {"invariants": [len, len]}), "invariants: two are called len; give them different names"),
         ((Gate, ["up"], None, {"crashes": "KeyError"}), "crashes: must be an exception class, or a tuple of them"),
         ((Gate, ["up"], None, {"crashes": KeyboardInterrupt}), "crashes: must be an exception class"),
         ((Gate, ["up"], None, {"deterministic": 1}), "deterministic: must be True or False, got 1"),

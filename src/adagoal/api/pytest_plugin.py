@@ -87,10 +87,19 @@ def assert_explored(machine: Any, radius: float = 10, expected: Collection[str] 
 def _explore(machine: Any, radius: float, arguments: dict[str, Any], goals: Any = None) -> Result:
     __tracebackhide__ = True
     from adagoal.api.explore import explore
+    from adagoal.core.errors import EnvironmentFailure, InputError
 
     # Distances are whole numbers if nothing is random, so half a call tells them apart.
     epsilon = 0.5 if getattr(machine, "deterministic", False) else 1.0
-    result = explore(machine, radius, **{"epsilon": epsilon, "budget": BUDGET, "goals": goals} | arguments)
+    refused = None
+    try:
+        result = explore(machine, radius, **{"epsilon": epsilon, "budget": BUDGET, "goals": goals} | arguments)
+    except EnvironmentFailure:
+        raise
+    except InputError as error:
+        refused = str(error)
+    if refused is not None:
+        pytest.fail(refused)
     if result.status != "certified":
         reasons = "; ".join(result.void) or "give a larger budget, or a larger epsilon"
         pytest.fail(f"nothing is certified, the run ended as {str(result.status)!r}{_cost(result)}: {reasons}")

@@ -121,7 +121,8 @@ def key_text(value: Any, place: str = "", inside: tuple[int, ...] = ()) -> str:
         return key_text(item, place + name, (*inside, id(value)))
 
     if isinstance(value, np.ndarray | np.generic):
-        return f"{value.dtype}{part(value.tolist(), '')}"
+        # The list of an empty array lacks its shape.
+        return f"{value.dtype}{'' if value.size else value.shape}{part(value.tolist(), '')}"
     if isinstance(value, dict):
         # With their order, which programs such as caches depend on.
         shown = "{" + ", ".join(f"{part(k, '')}: {part(v, f'[{k!r}]')}" for k, v in value.items()) + "}"
@@ -130,7 +131,8 @@ def key_text(value: Any, place: str = "", inside: tuple[int, ...] = ()) -> str:
         items = ", ".join(sorted(parts) if isinstance(value, set | frozenset) else parts)
         shown = f"[{items}]" if isinstance(value, list) else f"({items},)" if len(parts) == 1 else f"({items})"
     elif isinstance(value, int | float | complex | str | bytes):
-        shown = repr(kind.__mro__[-2](value))
+        # Not the repr, int() or str() of the class, which may hide differences.
+        shown = next(base for base in (int, float, complex, str, bytes) if isinstance(value, base)).__repr__(value)
     elif _has_hidden_state(kind):
         # A lock, a file or a random generator.
         text = f"{where} has the type {kind.__name__}, which cannot be compared; give a function state= that returns"
@@ -140,6 +142,8 @@ def key_text(value: Any, place: str = "", inside: tuple[int, ...] = ()) -> str:
     if kind in (dict, tuple, list):
         return shown
     names = [name for name in (*copyreg._slotnames(kind), *getattr(value, "__dict__", ())) if hasattr(value, name)]  # type: ignore[attr-defined]
+    if isinstance(value, collections.deque) and value.maxlen is not None:
+        names.append("maxlen")
     attributes = [f"{name}={part(getattr(value, name), f'.{name}')}" for name in names]
     return f"{kind.__name__}({', '.join([shown] * bool(shown) + attributes)})"
 

@@ -6,6 +6,7 @@ The reset makes a fresh object. An exception of a call, or an invariant that fai
 
 from __future__ import annotations
 
+import copy
 import enum
 import inspect
 import sys
@@ -27,6 +28,8 @@ Arguments = Sequence[Any]
 ActionsArgument = Mapping[Any, Arguments] | Sequence[str | Callable[..., Any]]
 Precondition = Callable[..., Any]
 VARIABLE = "machine"  # name of the object in scripts
+GIVEN = "the function that was given to adagoal.machine"  # comment on a name that cannot be imported
+CONTAINERS = (list, dict, set, bytearray, np.ndarray)
 
 
 class Call(NamedTuple):
@@ -48,7 +51,9 @@ class Call(NamedTuple):
         """The call as a line of Python, on the object of a script."""
         if self.is_method:
             return f"{VARIABLE}.{self.label}"
-        return f"{self.name}({', '.join([VARIABLE, *self._argument_texts()])})"
+        name = getattr(self.function, "__name__", "")
+        line = f"{_script_name(self.function, 'action')}({', '.join([VARIABLE, *self._argument_texts()])})"
+        return line if name.isidentifier() else f"{line}  # {GIVEN}"
 
     def _argument_texts(self) -> list[str]:
         named = [f"{name}={_literal(value)}" for name, value in self.keywords.items()]
@@ -128,6 +133,9 @@ def machine(
         calls = _parse_actions(actions)
         parts = MachineParts(_action_name(make), make, calls, state, _parse_allowed(allowed, calls))
     given = [*parts.invariants, *_parse_invariants(invariants)]
+    names = [invariant.name for invariant in given]
+    if double := [name for name in names if names.count(name) > 1]:
+        raise InputError(f"two are called {double[0]}; give them different names", "invariants")
     return StateMachineEnv(parts._replace(invariants=given), state, crashes, deterministic)
 
 
@@ -165,9 +173,14 @@ class StateMachineEnv(gymnasium.Env[Any, np.int64]):
             raise
         except Exception as error:
             raise EnvironmentFailure(f"it raised {describe_exception(error)}", "make") from error
-        # Here, since in a call the missing name would count as a crash of the system.
+        # Here, since in a call a missing name or argument would count as a crash of the system.
         for call in parts.calls:
-            if call.is_method and not callable(getattr(self._object, call.name, None)):
+            method = getattr(self._object, call.name, None)
+            if not call.is_method:
+                _check_signature(call, call.function, self._object)
+            elif callable(method):
+                _check_signature(call, method)
+            else:
                 raise InputError(f"a {type(self._object).__name__} has no method {call.name!r}", "actions")
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
@@ -191,8 +204,10 @@ class StateMachineEnv(gymnasium.Env[Any, np.int64]):
         self._calls_since_reset.append(call.label)
         self.n_calls += 1
         failure = None
+        # A call that changes its arguments must not change those of later calls.
+        arguments = [copy.deepcopy(a) if isinstance(a, CONTAINERS) else a for a in call.arguments]
         try:
-            call.function(self._object, *call.arguments, **call.keywords)
+            call.function(self._object, *arguments, **call.keywords)
         except self._crashes as error:
             # assume() of Hypothesis says that the rule does not apply; the state is the one that it left.
             if type(error).__name__ != "UnsatisfiedAssumption":
@@ -262,11 +277,12 @@ def _describe_calls(parts: MachineParts, state: Callable[[Any], Any] | None) -> 
     functions += [type(value) for call in parts.calls for value in (*call.arguments, *call.keywords.values())]
     return CallTexts(
         imports=tuple(dict.fromkeys(line for function in functions if (line := _import_line(function)))),
-        make=new if made else f"{new}  # the function that was given to adagoal.machine",
+        make=new if made else f"{new}  # {GIVEN}",
         calls=tuple(call.script_line for call in parts.calls),
         state=f"{name}({VARIABLE})" if (name := _public_name(state)) else None,
         invariants={
-            i.name: f"{VARIABLE}.{i.name}()" if i.is_method else f"{i.name}({VARIABLE})" for i in parts.invariants
+            i.name: f"{VARIABLE}.{i.name}()" if i.is_method else f"{_script_name(i.function, 'invariant')}({VARIABLE})"
+            for i in parts.invariants
         },
     )
 
@@ -281,6 +297,24 @@ def _public_name(function: Any) -> str | None:
     name = getattr(function, "__name__", None)
     is_public = isinstance(name, str) and name.isidentifier() and getattr(function, "__qualname__", None) == name
     return name if is_public else None
+
+
+def _script_name(function: Any, otherwise: str) -> str:
+    """Return the name of a function in a script; lambdas and objects have none of their own."""
+    name = getattr(function, "__name__", "")
+    return name if name.isidentifier() else otherwise
+
+
+def _check_signature(call: Call, function: Callable[..., Any], *before: Any) -> None:
+    try:
+        signature = inspect.signature(function)
+    # Builtin methods may have no signature.
+    except (TypeError, ValueError):
+        return
+    try:
+        signature.bind(*before, *call.arguments, **call.keywords)
+    except TypeError as error:
+        raise InputError(f"{call.label} does not fit {call.name}{signature}: {error}", "actions") from None
 
 
 def _import_line(function: Any) -> str | None:
@@ -326,7 +360,7 @@ def _parse_actions(actions: Any) -> list[Call]:
         raise InputError(f"there must be 1 to {MAX_ACTIONS} calls, got {len(calls)}", "actions")
     labels = [call.label for call in calls]
     if double := [label for label in labels if labels.count(label) > 1]:
-        raise InputError(f"{double[0]} is given twice; give it once", "actions")
+        raise InputError(f"{double[0]} is given twice; give it once, or functions different names", "actions")
     return calls
 
 

@@ -362,7 +362,7 @@ class Result:
         return write_script(self.view.call_texts, path, self.label(path.end), name, find_state)
 
     def _goal_number(self, goal: int | str) -> int:
-        return self.goal(goal) if isinstance(goal, str) else goal
+        return goal if isinstance(goal, int) else self.goal(goal)
 
     @property
     def n_states(self) -> int:

@@ -343,11 +343,17 @@ def write_script(
         body.append(f"# the system is random: this happened in {path.probability:.3g} of such attempts")
     if kind == "crash" and calls:
         # A class that is no builtin would have to be imported, and its module is not known.
-        expected = name if hasattr(builtins, name) else "Exception"
-        body += [*calls[:-1], f"with pytest.raises({expected}):  # {label}", f"    {calls[-1]}"]
+        if hasattr(builtins, name):
+            body += [*calls[:-1], f"with pytest.raises({name}):  # {label}", f"    {calls[-1]}"]
+        else:
+            body += [*calls[:-1], "with pytest.raises(Exception) as raised:", f"    {calls[-1]}"]
+            body += [f"assert raised.typename == {name!r}"]
     elif kind == "fails" and name in texts.invariants:
-        check = f"assert {texts.invariants[name]} in (None, True)"
-        body += [*calls, f"with pytest.raises(Exception):  # {label}", f"    {check}"]
+        check, function = texts.invariants[name], texts.invariants[name].partition("(")[0]
+        # Outside of the block, since a NameError inside would count as a failure of the invariant.
+        is_imported = "." in function or any(line.endswith(f" import {function}") for line in texts.imports)
+        body += [*calls, *([] if is_imported else [f"{function}  # the function that was given to adagoal.machine"])]
+        body += [f"with pytest.raises(Exception):  # {label}", f"    assert {check} in (None, True)"]
     else:
         literal = None if texts.state is None else _key_literal(label, path.end, find_state)
         body += [*calls, f"# state: {label}" if literal is None else f"assert {texts.state} == {literal}"]
