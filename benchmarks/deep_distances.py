@@ -10,8 +10,8 @@ The policy plays fresh goals: half from the test goals, half from the training g
     admitted  share of the missed goals with D <= L
     rho       Spearman correlation of E with the error of D, over all goals and over the test goals alone.
               The error is |D - n| if the goal was first reached after n steps, and max(T - D, 0) if it was missed
-    ratio     median error over median E in steps, on the test goals
     covered   share of the test episodes within distance +- uncertainty of the policy; 90% is promised
+    width     mean uncertainty, at most T, on the test goals; rho_uncertainty is its correlation with the error there
 
 Refitted critics evaluate the policy of the run from scratch (fitted Q evaluation). They have the batches and networks
 of the run, and differ as :data:`CANDIDATES` says.
@@ -109,14 +109,12 @@ def novelty(goals: Any, replay: dict[str, Any], success: float) -> Any:
 
 
 def variants(name: str, costs: Any, far: Any, played: Played, config: Config, extra: Any = None) -> dict[str, Any]:
-    """Scores of member costs ``[J, n]``: as they are, D as the maximum, D behind a gate, E in steps, E with novelty."""
+    """Scores of member costs ``[J, n]``: as they are, D as the maximum, D behind a gate, E with novelty."""
     to_steps = functools.partial(value_formulas.cost_to_steps, gamma=config.gamma)
     D, sigma = to_steps(costs.mean(0)), costs.std(0)
     gated = np.where(far > 2.0, np.maximum(D, config.horizon + far), D)
-    E = value_formulas.error_in_steps(D, sigma, config.gamma)
     found = {
         name: scores(D, sigma, played, config),
-        f"{name}; E in steps": scores(D, E, played, config),
         f"{name}; D of the worst critic": scores(to_steps(costs.max(0)), sigma, played, config),
         f"{name}; D beyond L where nothing was reached": scores(gated, sigma, played, config),
         f"{name}; E times novelty": scores(D, sigma * (1.0 + far), played, config),
@@ -232,8 +230,8 @@ def measure(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
     inputs = np.concatenate([x, actions], -1)[None].astype(np.float32)
     online = -value_formulas.forward_mlp(layers, inputs, value_formulas.layer_norm_relu)[..., 0].astype(float)
 
-    D, E = policy.critics(x, actions)
-    half_width = policy.critics.calibration * np.maximum(E, value_formulas.MIN_ERROR_STEPS)
+    D = policy.critics(x, actions)
+    half_width = policy.critics.error_model.predict(D)
     error, test = errors_of(D, played.steps, config.horizon), played.is_test
     about = {
         "env": config.env, "train_goals": config.train_goals, "steps": config.steps, "seed": config.seed,
@@ -241,8 +239,8 @@ def measure(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
         "train_success": float((played.steps[~test] <= config.radius).mean()),
         "D_within_L": float((D <= config.radius).mean()),
         "covered": float((error <= half_width)[test].mean()),
-        "half_width": float(np.median(half_width[test])),
-        "ratio": float(np.median(error[test]) / max(np.median(E[test]), 1e-9)),
+        "width": float(np.minimum(half_width[test], config.horizon).mean()),
+        "rho_uncertainty": float(spearmanr(half_width[test], error[test])[0]),
     }  # fmt: skip
     found = variants("critics of the run", online, far, played, config)
     if options.refit:

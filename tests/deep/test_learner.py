@@ -115,10 +115,8 @@ def test_values_are_in_steps(algorithm: str) -> None:
     np.testing.assert_allclose(D, 10.0, rtol=1e-4)
     np.testing.assert_allclose(E, 0.0, atol=1e-5)
     apart = np.array([(1 - 0.98 ** (n - 1)) / 0.02 for n in (9.9, 10.0, 10.1)])
-    D, sigma, _ = learner.estimate_goal_values(config, False, with_critic_costs(config, apart), *ask)
+    _, sigma, _ = learner.estimate_goal_values(config, False, with_critic_costs(config, apart), *ask)
     np.testing.assert_allclose(sigma, apart.std(), rtol=1e-2)
-    E = value_formulas.error_in_steps(np.asarray(D), np.asarray(sigma), 0.98)
-    np.testing.assert_allclose(E, np.std([9.9, 10.0, 10.1]), rtol=1e-2)
 
 
 @pytest.mark.parametrize("algorithm", ["critics", "ddpg"])
@@ -130,24 +128,30 @@ def test_exported_critics_equal_the_learner(algorithm: str) -> None:
     stacked = jax.tree.map(lambda leaf: leaf[None], state)
     (actor,), (critics,) = learner.export_actors(config, stacked), learner.export_critics([config], stacked, [None])
     assert critics is not None
-    D, E = critics(actor.normalise_inputs(o, g), actor(o, g))
+    D = critics(actor.normalise_inputs(o, g), actor(o, g))
     ask = (jnp.asarray(o), jnp.asarray(g)[:, None], jax.random.key(0))
-    expected, sigma, _ = learner.estimate_goal_values(config, False, state, *ask)
+    expected, _, _ = learner.estimate_goal_values(config, False, state, *ask)
     np.testing.assert_allclose(D, expected[:, 0], rtol=1e-4, atol=1e-5)
-    np.testing.assert_allclose(
-        E, value_formulas.error_in_steps(D, np.asarray(sigma)[:, 0], config.gamma), rtol=1e-3, atol=1e-5
-    )
 
 
-def test_calibration_covers_nine_episodes_in_ten() -> None:
+def test_error_model_covers_nine_episodes_in_ten_and_ranks_their_errors() -> None:
     rng = np.random.default_rng(0)
-    D, E = rng.uniform(1, 30, 2000), rng.uniform(0.5, 2.0, 2000)
-    arrival = D + 5.0 * E * rng.normal(size=2000)
+    D = rng.uniform(1, 30, 4000)
+    arrival = D + (1.0 + np.abs(D - 10.0)) * rng.normal(size=4000)  # D is best for goals ten steps away
     taken = np.where(arrival <= 20.0, arrival, np.inf)  # episodes of 20 steps, many without success
-    factor = value_formulas.calibration_factor(D[:1000], E[:1000], taken[:1000], 20)
-    covered = np.where(np.isfinite(taken), np.abs(D - taken) <= factor * E, D + factor * E >= 20.0)
-    assert np.isinf(taken).mean() > 0.3
-    assert covered[1000:].mean() == pytest.approx(0.9, abs=0.03)
+    model = value_formulas.ErrorModel.fit(D[:2000], taken[:2000], 20)
+    assert (len(model.D), len(model.errors)) == (1000, 1000)
+    D, taken, half_width = D[2000:], taken[2000:], model.predict(D[2000:])
+    covered = np.where(np.isfinite(taken), np.abs(D - taken) <= half_width, D + half_width >= 20.0)
+    assert np.isinf(taken).mean() > 0.2
+    assert covered.mean() == pytest.approx(0.9, abs=0.03)
+    by_distance = [half_width[np.abs(D - n) < 1.0].mean() for n in (10.0, 6.0, 2.0)]
+    assert by_distance == sorted(by_distance)
+
+
+def test_error_model_of_few_episodes() -> None:
+    model = value_formulas.ErrorModel.fit(np.array([3.0, 3.0]), np.array([3.0, 5.0]), 20)
+    assert model.predict(np.array([1.0, 9.0])).tolist() == [2.0, 2.0]  # an error of 0 counts as 0.1; the factor is 20
 
 
 def test_count_of_steps_to_a_goal() -> None:

@@ -159,7 +159,7 @@ SMALL_TRAININGS: dict[str, dict[str, Any]] = {
 @pytest.mark.slow
 @pytest.mark.parametrize("name", SMALL_TRAININGS)
 def test_uncertainty_covers_nine_fresh_episodes_in_ten(name: str) -> None:
-    """The share varies by 1.5% with the calibration and by 1% with the episodes."""
+    """The share varies by 2% with the calibration and by 1% with the episodes."""
     policy = adagoal.train(name, workers=2, **SMALL_TRAININGS[name]).policy
     assert policy.success is not None
     env = EnvSource(name).make_env()
@@ -368,7 +368,9 @@ def test_distances_of_a_batch_equal_single_calls(line: TrainResult) -> None:
     seen, goals = np.zeros((3, 1)), np.array([[3.0], [5.0], [9.0]])
     D, E = line.policy.distance(seen, goals), line.policy.uncertainty(seen, goals)
     np.testing.assert_allclose(D, [line.policy.distance([0.0], goal) for goal in goals], rtol=1e-5)
-    np.testing.assert_allclose(E, [line.policy.uncertainty([0.0], goal) for goal in goals], rtol=1e-4)
+    assert line.policy.critics is not None
+    assert line.policy.critics.error_model is not None
+    np.testing.assert_array_equal(E, line.policy.critics.error_model.predict(D))
 
 
 def test_html_of_a_training_result(line: TrainResult) -> None:

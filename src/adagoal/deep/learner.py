@@ -24,6 +24,7 @@ from adagoal.deep.goal_envs import EnvDimensions
 from adagoal.deep.policy import NumpyActor, NumpyCritics
 from adagoal.deep.replay_buffer import Experience, Normalisers, ReplayBuffer
 from adagoal.deep.rollouts import EpisodeBatch
+from adagoal.deep.value_formulas import ErrorModel
 
 # Achieved goals from which the density at a candidate is estimated.
 N_DENSITY_POINTS = 512
@@ -181,7 +182,7 @@ def export_actors(config: Config, state: LearnerState) -> list[NumpyActor]:
 
 
 def export_critics(
-    configs: Sequence[Config], state: LearnerState, calibrations: Sequence[float | None]
+    configs: Sequence[Config], state: LearnerState, error_models: Sequence[ErrorModel | None]
 ) -> list[NumpyCritics | None]:
     """Critics of S runs as NumPy arrays; None if the algorithm has none that were trained."""
     needs_values = any(config.needs_ensemble for config in configs)
@@ -190,7 +191,7 @@ def export_critics(
         return [None] * len(configs)
     layers, uses_layer_norm = jax.device_get(critics[0]), critics[1]
     return [
-        NumpyCritics([(w[i], b[i]) for w, b in layers], configs[0].gamma, uses_layer_norm, calibrations[i])
+        NumpyCritics([(w[i], b[i]) for w, b in layers], configs[0].gamma, uses_layer_norm, error_models[i])
         for i in range(len(configs))
     ]
 

@@ -21,7 +21,7 @@ from adagoal.core.file_formats import ArraySpec
 from adagoal.core.types import Floats, Singles
 from adagoal.deep import value_formulas
 from adagoal.deep.goal_envs import EnvDimensions, flatten_numbers
-from adagoal.deep.value_formulas import forward_mlp
+from adagoal.deep.value_formulas import ErrorModel, forward_mlp
 
 NumpyLayers = Sequence[tuple[Singles, Singles]]
 
@@ -85,22 +85,23 @@ class NumpyCritics:
     layers: NumpyLayers
     gamma: float
     uses_layer_norm: bool
-    calibration: float | None  # None before the end of training
+    error_model: ErrorModel | None  # None before the end of training
 
-    def __call__(self, obs_goal: Singles, action: Singles) -> tuple[Floats, Floats]:
-        """D and E ``[B]`` in steps, not calibrated, for network inputs ``[B, O + G]`` and actions ``[B, A]``."""
+    def __call__(self, obs_goal: Singles, action: Singles) -> Floats:
+        """D ``[B]`` in steps, for network inputs ``[B, O + G]`` and actions ``[B, A]``."""
         x = np.concatenate([obs_goal, action], -1)[None].astype(np.float32)
         layers = [(weight, bias[:, None]) for weight, bias in self.layers]
         q = forward_mlp(layers, x, value_formulas.layer_norm_relu if self.uses_layer_norm else _relu)[..., 0]
         # double precision: near the cap of the cost, D is the logarithm of a small difference
-        cost = -q.astype(np.float64)
-        D = value_formulas.cost_to_steps(cost.mean(0), self.gamma)
-        return D, value_formulas.error_in_steps(D, cost.std(0), self.gamma)
+        D: Floats = value_formulas.cost_to_steps(-q.astype(np.float64).mean(0), self.gamma)
+        return D
 
     def to_arrays(self) -> dict[str, NDArray[Any]]:
         """Named arrays for a file."""
-        # a file holds only arrays of numbers: 0, which no calibration can be, stands for None
-        numbers = {"gamma": self.gamma, "normed": float(self.uses_layer_norm), "calibration": self.calibration or 0.0}
+        # a file holds only arrays of numbers: a model of no episodes stands for None
+        D, errors, factor = self.error_model or ErrorModel(np.zeros(0), np.zeros(0), 0.0)
+        numbers = {"gamma": self.gamma, "normed": float(self.uses_layer_norm)}
+        numbers |= {"error_D": D, "error_steps": errors, "error_factor": factor}
         arrays = _layers_to_arrays("critic_", self.layers)
         return arrays | {f"critic_{name}": np.asarray(value, np.float64) for name, value in numbers.items()}
 
@@ -114,9 +115,11 @@ class NumpyCritics:
             schema[f"{prefix}critic_bias{i}"] = _weight_spec("J", width)
         schema[f"{prefix}critic_gamma"] = ArraySpec("float64", (), low=0.0, below=1)
         schema[f"{prefix}critic_normed"] = ArraySpec("float64", (), low=0.0, high=1.0)
-        return schema | {
-            f"{prefix}critic_calibration": ArraySpec("float64", (), low=0.0, high=value_formulas.MAX_CALIBRATION)
-        }
+        for name, shape in (("D", ("M",)), ("steps", ("M",)), ("factor", ())):
+            schema[f"{prefix}critic_error_{name}"] = ArraySpec(
+                "float64", shape, low=0, high=value_formulas.MAX_CALIBRATION
+            )
+        return schema
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, NDArray[Any]]) -> NumpyCritics | None:
@@ -124,8 +127,9 @@ class NumpyCritics:
         layers = _layers_from_arrays("critic_", arrays)
         if not layers:
             return None
-        gamma, normed, factor = (float(arrays[f"critic_{name}"]) for name in ("gamma", "normed", "calibration"))
-        return cls(layers, gamma, bool(normed), factor or None)
+        gamma, normed, factor = (float(arrays[f"critic_{name}"]) for name in ("gamma", "normed", "error_factor"))
+        model = ErrorModel(arrays["critic_error_D"], arrays["critic_error_steps"], factor)
+        return cls(layers, gamma, bool(normed), model if len(model.D) else None)
 
 
 def _relu(x: Any) -> Any:
@@ -198,22 +202,22 @@ class GoalPolicy:
 
     def distance(self, observation: Any, goal: Any) -> Any:
         """D: the expected number of steps to the goal, the arriving one included; ``[B]`` for a batch."""
-        D, _, is_batch = self._distance_and_error(observation, goal)
+        D, is_batch = self._distances(observation, goal)
         return D if is_batch else float(D[0])
 
     def uncertainty(self, observation: Any, goal: Any) -> Any:
-        """E: the error of :meth:`distance`, in steps.
+        """The error of :meth:`distance`, in steps; ``[B]`` for a batch.
 
-        It is calibrated on fresh episodes after training: 90% of the episodes for ``test_goals``, from starts of the
+        It is predicted from fresh episodes after training: 90% of the episodes for ``test_goals``, from starts of the
         environment, first reach their goal after ``distance`` +- ``uncertainty`` steps. An episode that ends without
         success counts as covered if ``distance`` + ``uncertainty`` is at least its length.
         """
-        _, E, is_batch = self._distance_and_error(observation, goal)
+        D, is_batch = self._distances(observation, goal)
         assert self.critics is not None
-        if self.critics.calibration is None:
+        if self.critics.error_model is None:
             text = "is calibrated at the end of training; this policy is from an unfinished run"
             raise InputError(text, "uncertainty")
-        errors = self.critics.calibration * np.maximum(E, value_formulas.MIN_ERROR_STEPS)
+        errors = self.critics.error_model.predict(D)
         return errors if is_batch else float(errors[0])
 
     def fingerprint(self) -> str:
@@ -226,11 +230,11 @@ class GoalPolicy:
         """Actor and critics as named arrays."""
         return self.actor.to_arrays() | ({} if self.critics is None else self.critics.to_arrays())
 
-    def _distance_and_error(self, observation: Any, goal: Any) -> tuple[Floats, Floats, bool]:
+    def _distances(self, observation: Any, goal: Any) -> tuple[Floats, bool]:
         if self.critics is None:
             raise InputError("is not known: this run learnt no distances, as its goal rule needs none", "distance")
         o, g, is_batch = self._parse_inputs(observation, goal)
-        return *self.critics(self.actor.normalise_inputs(o, g), self.actor(o, g)), is_batch
+        return self.critics(self.actor.normalise_inputs(o, g), self.actor(o, g)), is_batch
 
     def _parse_inputs(self, observation: Any, goal: Any) -> tuple[Floats, Floats, bool]:
         """Network inputs ``[B, O]`` and ``[B, G]``, and whether the caller gave a batch; B is 1 if not."""

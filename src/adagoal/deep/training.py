@@ -37,6 +37,7 @@ from adagoal.deep.learner import LearnerState
 from adagoal.deep.policy import GoalPolicy, NumpyActor
 from adagoal.deep.rollouts import CycleRollouts, EpisodeBatch, RolloutBackend, RolloutFactory, RolloutWorkers
 from adagoal.deep.training_history import TrainingHistory
+from adagoal.deep.value_formulas import ErrorModel
 from adagoal.goal_rules import GoalRule
 
 TrainingObserver = Callable[[TrainingHistory], bool | None]
@@ -84,7 +85,7 @@ class Training:
         self.history = TrainingHistory(configs, train, test, table_box, self.sizes.success)
         self.hyperparameters = learner.per_run_hyperparameters(configs)
         self.pending_episodes: EpisodeBatch | None = None  # played, and not learnt from yet
-        self.calibrations: list[float | None] = [None] * len(configs)  # of E, run by run; known at the end
+        self.error_models: list[ErrorModel | None] = [None] * len(configs)  # run by run; known at the end
         self.cycle = 0
         self.pause_after_steps = first.steps  # by default there is no pause
         self._next_starts: Singles
@@ -189,8 +190,8 @@ class Training:
     def _run_final_test(self, workers: RolloutBackend) -> None:
         episodes = self.configs[0].episodes
         goals, _ = self.goal_selector.choose_goals(self.train_state, workers.reset(self.cycle), self.cycle)
-        # 384 episodes calibrate E, or four usual tests. The share of episodes that `uncertainty` covers varies between
-        # runs with a standard deviation of sqrt(0.9 * 0.1 / episodes): 3% after a usual test of 96, 1.5% after 384.
+        # 384 episodes calibrate `uncertainty`, or four usual tests. The share of episodes that it covers varies between
+        # runs with a standard deviation of sqrt(0.9 * 0.1 / 192) = 2%.
         rounds = max(self.test_rounds, min(4 * self.test_rounds, -(-384 // episodes)))
         tests = self.goal_selector.draw_test_goals(self.cycle, rounds, episodes)
         workers.start_cycle(self.cycle, self.current_actors(), goals, tests)
@@ -200,17 +201,16 @@ class Training:
         self.history.add_final_test(self.cycle, distances)
         initial = played.initial_distances[: self.test_rounds]
         self.history.value_maps.add_test(initial, distances[..., -1] <= self.sizes.success)
-        self._calibrate_errors(tests, played)
+        self._fit_error_models(tests, played)
 
-    def _calibrate_errors(self, tests: Floats, played: CycleRollouts) -> None:
+    def _fit_error_models(self, tests: Floats, played: CycleRollouts) -> None:
         first_steps = value_formulas.first_step_at_goal(played.distances, self.sizes.success)
         for s, policy in enumerate(self.current_policies()):
             if policy.critics is not None:
                 starts = played.test_starts[:, s].reshape(-1, self.sizes.observation).astype(np.float64)
                 goals = tests[:, s].reshape(-1, self.sizes.goal)
-                D, E = policy.critics(policy.actor.normalise_inputs(starts, goals), policy.actor(starts, goals))
-                taken = first_steps[:, s].reshape(-1)
-                self.calibrations[s] = value_formulas.calibration_factor(D, E, taken, self.sizes.horizon)
+                D = policy.critics(policy.actor.normalise_inputs(starts, goals), policy.actor(starts, goals))
+                self.error_models[s] = ErrorModel.fit(D, first_steps[:, s].reshape(-1), self.sizes.horizon)
 
     def current_actors(self) -> list[NumpyActor]:
         """The present actor of each run."""
@@ -218,7 +218,7 @@ class Training:
 
     def current_policies(self) -> list[GoalPolicy]:
         """The present policy of each run."""
-        critics = learner.export_critics(self.configs, self.train_state, self.calibrations)
+        critics = learner.export_critics(self.configs, self.train_state, self.error_models)
         s = self.sizes
         return [
             GoalPolicy(self.source.name, actor, own, s.low, s.high, s.shape, s.with_achieved, s.success)

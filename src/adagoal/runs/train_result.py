@@ -268,6 +268,7 @@ def _check_policy_arrays(arrays: Mapping[str, NDArray[Any]], n_runs: int) -> int
         schema |= NumpyActor.array_schema(f"{run}.", depth)
         schema |= NumpyCritics.array_schema(f"{run}.", critic_depth) if critic_depth else {}
     sizes = check_arrays(schema, arrays, exact=True)
+    sizes.pop("M", None)  # the episodes of an error model: none before the end of training
     if sizes["W0"] != sizes["O"] + sizes["G"] or min(sizes.values()) == 0:
         raise ValueError("the layers of an actor do not fit its observations and goals")
     if critic_depth and sizes["C0"] != sizes["W0"] + sizes[f"W{depth}"]:
