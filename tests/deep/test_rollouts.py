@@ -119,7 +119,10 @@ def test_workers_beyond_the_episodes_of_a_cycle_play_tests() -> None:
         training = Training([config], workers)
         assert training.run_until_pause() is Status.DONE
         rows = [{**row, "wall_seconds": 0.0} for row in training.history.rows]
-        tests.append((rows, np.stack(training.history.value_maps.tests).tolist(), training.error_models))
+        (model,) = training.error_models
+        assert model is not None
+        numbers = (training.history.value_maps.tests, *model)
+        tests.append((rows, [np.asarray(each).tolist() for each in numbers]))
     assert tests[0] == tests[1]
     engine = RolloutWorkers(training.configs, training.source, training.sizes, 5)
     sent: list[list[str]] = []

@@ -117,8 +117,7 @@ def _estimate_distances(policy: GoalPolicy, starts: Floats, goals: Floats) -> Fl
     """Return D ``[n]`` of the pairs; 0 if the goal rule has trained no critics, so every cell must be certified."""
     if policy.critics is None:
         return np.zeros(len(goals))
-    D = policy.critics(policy.actor.normalise_inputs(starts, goals), policy.actor(starts, goals))
-    return D
+    return policy.critics(policy.actor.normalise_inputs(starts, goals), policy.actor(starts, goals))
 
 
 def cells_believed_reachable(certificate: Certification, goals: Floats, D: Floats, L: float) -> list[CellVerdict]:

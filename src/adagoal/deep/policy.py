@@ -100,7 +100,7 @@ class NumpyCritics:
         """Named arrays for a file."""
         # a file holds only arrays of numbers: a model of no episodes stands for None
         D, errors, factor = self.error_model or ErrorModel(np.zeros(0), np.zeros(0), 0.0)
-        numbers = {"gamma": self.gamma, "normed": float(self.uses_layer_norm)}
+        numbers: dict[str, Any] = {"gamma": self.gamma, "normed": float(self.uses_layer_norm)}
         numbers |= {"error_D": D, "error_steps": errors, "error_factor": factor}
         arrays = _layers_to_arrays("critic_", self.layers)
         return arrays | {f"critic_{name}": np.asarray(value, np.float64) for name, value in numbers.items()}

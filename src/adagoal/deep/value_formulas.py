@@ -11,8 +11,8 @@ gamma^n. With E in plain steps, a draw in proportion to E prefers the border of 
 slower.
 
 **Uncertainty.** The disagreement of critics says little about the error of one goal. After training, fresh episodes
-without noise measure the errors |D - n|, where n is the first step at the goal; see :class:`ErrorModel`. An episode of T
-steps without success shows n > T only. Its error is taken as max(T - D, 0).
+without noise measure the errors |D - n|, where n is the first step at the goal; see :class:`ErrorModel`. An episode
+of T steps without success shows n > T only. Its error is taken as max(T - D, 0).
 
 Functions with an argument ``xp`` take arrays of any library; ``xp`` is its module (``numpy`` or ``jax.numpy``).
 """
@@ -34,7 +34,7 @@ MIN_DEVIATION = 0.01
 MAX_NORMALISED_VALUE = 5.0
 # Width of the kernel of a goal density, in standard deviations of the achieved goals.
 DENSITY_BANDWIDTH = 0.3
-# Episodes whose errors predict that of a goal. Chosen among 8, 16 and 32 on one training run in each of four environments.
+# Episodes whose errors predict that of a goal; chosen among 8, 16 and 32 on one run in each of four environments.
 N_NEIGHBOURS = 8
 # Smallest predicted error in steps, before calibration: errors that are small by chance prove nothing.
 MIN_ERROR_STEPS = 0.1
