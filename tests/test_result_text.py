@@ -60,6 +60,16 @@ def test_summary_of_an_unfinished_run(tmp_path: Path, capsys: pytest.CaptureFixt
     assert "certificates hold.\n" in output.out
 
 
+@pytest.mark.parametrize(
+    ("goals", "text"),
+    [([4], "no goal can be reached within 2 steps."), ([1], "the one goal found is reached by its policy")],
+)
+def test_headline_of_a_run_with_few_goals(goals: list[int], text: str) -> None:
+    result = adagoal.explore("chain", 2, env_args={"n_states": 6}, goals=goals)
+    assert result.status == "certified"
+    assert text in str(result_text.make_headline(result))
+
+
 def test_goals_are_listed_at_the_end_of_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.stdout", io.TextIOWrapper(io.BytesIO(), "utf-8"))
     for rows, last in ((1, "│ radius 20"), (4, "2 more: adagoal show 'a b' --top 12")):

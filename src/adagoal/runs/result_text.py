@@ -212,10 +212,10 @@ def make_headline(result: Result) -> Headline:
 
 
 def _certified_promise(result: Result) -> str:
-    return (
-        f"with probability {_confidence_text(result)} or more, each of the {_goal_count_text(len(result.goals))} found "
-        + result.measure.promise
-    )
+    n, confidence = len(result.goals), f"with probability {_confidence_text(result)} or more"
+    if not n:
+        return f"{confidence}, no goal can be reached {result.measure.scope}."
+    return f"{confidence}, {'the one goal' if n == 1 else f'each of the {n} goals'} found {result.measure.promise}"
 
 
 def _unfinished_sentences(result: Result) -> tuple[str, ...]:
