@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import subprocess
 import sys
@@ -12,6 +13,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
+from gymnasium import spaces
 
 import adagoal
 import browser as driver
@@ -20,7 +22,7 @@ from adagoal.certification.criteria import Episode
 from adagoal.certification.episodes import STATE_VARIABLES
 from adagoal.certification.value_spaces import make_value_space, parse_box
 from adagoal.cli.main import run_command_line
-from adagoal.core.errors import InputError, Status
+from adagoal.core.errors import InputError, RunWarning, Status
 from adagoal.report.figures import draw_certified_cells
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
@@ -184,7 +186,7 @@ def test_only_a_certificate_with_equal_settings_is_continued(tmp_path: Path) -> 
     # code behind the same names is another question, too
     for name, functions in {
         "criterion": [lambda episode: episode.steps > 1, lambda episode: episode.steps > 9],
-        "set_start": [lambda env, start: None, lambda env, start: env.unwrapped.observe()],
+        "set_start": [put_coin, lambda env, start: put_coin(env, start)],
         "env": [lambda: CoinEnv(easy_left), lambda: CoinEnv(easy_left) if 1 else None],
     }.items():
         folder = tmp_path / name
@@ -344,6 +346,7 @@ def broken(observation: Any) -> Any:
     raise RuntimeError("no")
 
 
+TURNS, RNG = itertools.cycle([0, 1]), np.random.default_rng(0)
 CARTPOLE: dict[str, Any] = {"env": "CartPole-v1", "starts": {"x": (0, 1)}, "radius": None}
 PENDULUM = {"env": "Pendulum-v1", "starts": {"theta": (0, 1)}, "criterion": "return:0", "radius": 5}
 
@@ -356,6 +359,13 @@ PENDULUM = {"env": "Pendulum-v1", "starts": {"theta": (0, 1)}, "criterion": "ret
         ({"policy": wrong_shape, **PENDULUM}, r"policy: must return an action of shape \(1,\), got shape \(3,\)"),
         ({"policy": lambda observation: "left"}, r"policy: must return an action of Discrete\(2\), got left"),
         ({"policy": lambda observation: None}, r"policy: must return an action of Discrete\(2\), got None"),
+        ({"policy": lambda observation: np.inf}, r"policy: must return an action of Discrete\(2\), got inf"),
+        ({"policy": lambda observation: None, **PENDULUM}, r"policy: must return an action of Box.*, got None"),
+        ({"policy": itertools.cycle([0, 1]).__next__}, "policy: the function raised TypeError"),
+        ({"policy": lambda observation: next(TURNS)}, "policy: must return the same action for the same observation"),
+        ({"policy": lambda observation: int(RNG.integers(2))}, "policy: must return the same action"),
+        ({"rollouts": 100}, "rollouts: must be at least 128, those of the first round, got 100"),
+        ({"set_start": lambda env, start: env.reset()}, "set_start: must return the observation alone, or None, got 2"),
         ({"policy": lambda observation: [np.nan], **PENDULUM}, r"policy: must return an action of Box.*, got \[nan\]"),
         ({"policy": lambda observation: [[1], [1, 2]], **PENDULUM}, r"policy: must return an action of Box"),
         ({"policy": broken}, "policy: the function raised RuntimeError: no"),
@@ -376,7 +386,7 @@ PENDULUM = {"env": "Pendulum-v1", "starts": {"theta": (0, 1)}, "criterion": "ret
         ({"versus": broken}, "versus: the function raised RuntimeError: no"),
         ({"env": "CartPole-v1", "radius": None, "goals": {"x": (0, 1)}}, "goals: CartPole-v1 has no goals; give start"),
         (CARTPOLE, "criterion: missing; the environment reports no"),
-        (CARTPOLE | {"criterion": "survive:501"}, "criterion: must be .* 1..500"),
+        (CARTPOLE | {"criterion": "survive:501"}, "criterion: survive:501, but episodes of CartPole-v1 have 500 steps"),
         ({"env": "CartPole-v1", "starts": None}, "starts: missing; CartPole-v1 has no goals"),
         ({"goals": BOX, "starts": BOX}, "starts: give goals or starts, not both"),
         ({"starts": {"x": (1, -1)}}, "starts: low must be at most high"),
@@ -403,6 +413,68 @@ def test_bad_input_gives_one_line_error(given: dict[str, Any], words: str) -> No
     with pytest.raises(InputError, match=words) as caught:
         certified(**given)
     assert "\n" not in str(caught.value)
+
+
+def test_verdicts_cannot_be_asked_for_outside_of_the_cells() -> None:
+    found = certified(halvings=1)
+    found.cell({"x": 1.0, "y": -1.0})
+    with pytest.raises(InputError, match=r"^start: .* lies outside of all cells, from \[-1.0, -1.0\] to \[1.0, 1.0\]$"):
+        found.cell({"x": 1.1, "y": 0.0})
+    with pytest.raises(InputError, match=r"^verdict: must be one of certified, refuted, open, got 'certifed'$"):
+        found.share("certifed")
+
+
+def test_a_set_start_without_effect_gives_a_warning() -> None:
+    def put_wrapper(env: Any, start: Any) -> None:
+        env.place = np.array([start["x"], start["y"]])  # of the wrapper
+
+    wrapped = lambda: gymnasium.wrappers.TimeLimit(coins(), 2)  # noqa: E731
+    with pytest.warns(
+        RunWarning, match=r"^set_start: .* lead to the same first steps; set attributes of env.unwrapped$"
+    ):
+        certified(env=wrapped, set_start=put_wrapper, halvings=0, rollouts=200)
+
+
+class ReusedArrayEnv(gymnasium.Env[Any, Any]):
+    """Returns the same array in every step, and counts in it."""
+
+    action_space = spaces.Box(-1.0, 1.0, (1,), np.float64)
+    observation_space: Any = spaces.Box(-9.0, 9.0, (1,), np.float64)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        self.seen = np.array([options["x"] if options else 0.0])
+        return self.seen, {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        self.seen += 1.0
+        return self.seen, 0.0, False, False, {}
+
+
+def test_episodes_remember_what_was_seen_and_done() -> None:
+    buffer = np.zeros(1)
+
+    def in_place(observation: Any) -> Any:
+        buffer[:] = observation / 10.0
+        observation *= 0.0
+        return buffer
+
+    def is_true(episode: Episode) -> bool:
+        seen, done = np.concatenate(episode.observations), np.concatenate(episode.actions)
+        start = episode.value["x"]
+        return np.allclose(seen, start + np.arange(4)) and np.allclose(done, seen[:3] / 10.0)
+
+    found = certified(in_place, ReusedArrayEnv, starts={"x": (0.0, 1.0)}, radius=3, criterion=is_true, halvings=0)
+    assert found.status is Status.CERTIFIED
+
+
+def test_changed_attributes_of_an_environment_object_count() -> None:
+    env = gymnasium.make("CartPole-v1")
+    env.unwrapped.force_mag = 0.1
+    lean = lambda seen: int(seen[2] + seen[3] > 0)  # noqa: E731
+    found = [certified(lean, each, starts={"theta": (0.05, 0.1)}, criterion="survive:100", radius=None, halvings=0)
+             for each in ("CartPole-v1", env)]  # fmt: skip
+    assert [each.status for each in found] == [Status.CERTIFIED, Status.DECIDED]
 
 
 def test_a_zip_without_a_model_is_not_loaded(tmp_path: Path) -> None:

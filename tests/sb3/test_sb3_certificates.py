@@ -12,6 +12,7 @@ import pytest
 import torch
 from stable_baselines3 import A2C, DQN, PPO, SAC, TD3
 from stable_baselines3.common.env_util import make_vec_env
+from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.vec_env import VecNormalize
 
 import adagoal
@@ -79,8 +80,27 @@ def test_invalid_model_gives_one_line_error(tmp_path: Path) -> None:
         adagoal.certify(tmp_path / "model.zip", "CartPole-v1", workers=1, **CARTPOLE)
     assert "\n" not in str(caught.value)
     PPO("MlpPolicy", "Pendulum-v1", device="cpu").save(tmp_path / "other.zip")
-    with pytest.raises(InputError, match=r"^policy: the model raised"):
+    with pytest.raises(
+        InputError, match=r"^policy: the model has observations of shape \(3,\), the environment has shape"
+    ):
         adagoal.certify(tmp_path / "other.zip", "CartPole-v1", workers=1, **CARTPOLE)
+    unit = gymnasium.spaces.Box(-1.0, 1.0, (1,))
+    scaled = gymnasium.wrappers.TransformAction(gymnasium.make("Pendulum-v1"), lambda action: 2.0 * action, unit)
+    model = PPO("MlpPolicy", scaled, device="cpu")
+    given: Any = {"starts": {"theta": (0.0, 1.0)}, "criterion": "return:-10", "workers": 1}
+    with pytest.raises(
+        InputError, match=r"^policy: the model has actions of Box\(-1.0, 1.0.*; give the environment with"
+    ):
+        adagoal.certify(model, "Pendulum-v1", **given)
+    for part in (model.policy, model.predict):
+        with pytest.raises(InputError, match=r"^policy: must be the model of Stable-Baselines3 itself"):
+            adagoal.certify(part, "Pendulum-v1", **given)
+
+
+def test_environment_of_a_model_is_accepted() -> None:
+    model = PPO("MlpPolicy", "CartPole-v1", n_steps=64, seed=0, device="cpu")
+    found = adagoal.certify(model, Monitor(gymnasium.make("CartPole-v1")), workers=2, **CARTPOLE)
+    assert found.rollouts > 0
 
 
 def test_training_stops_when_the_policy_is_certified() -> None:
@@ -111,7 +131,9 @@ def test_second_training_counts_on_from_the_attempts_of_the_first() -> None:
     assert [round(0.1 / found.claim.delta) for found in stop.certificates] == [2, 6, 12, 20]
 
 
-@pytest.mark.parametrize(("given", "name"), [({"every": 0}, "every"), ({"delta": 1.0}, "delta"), ({"out": "x"}, "out")])
+@pytest.mark.parametrize(
+    ("given", "name"), [({"every": 0}, "every"), ({"delta": 1.0}, "delta"), ({"versus": 0}, "versus")]
+)
 def test_bad_input_of_the_callback_gives_one_line_error(given: Any, name: str) -> None:
     with pytest.raises(InputError, match=f"^{name}: "):
         StopWhenCertified("CartPole-v1", **given)

@@ -90,8 +90,8 @@ def certify(
     policy: a function ``action = policy(observation)``, or ``policy(observation, rng)`` if it is random; a
         Stable-Baselines3 model, or its .zip file (loading it runs the code in it); a function by name,
         ``module:function`` or ``FILE.py:NAME``; the folder of a run of ``adagoal.train``, or its result.
-    env: a Gymnasium id, an environment, or a function that makes one. The folder of a run knows its environment; if it
-        names code that is not installed, give the environment, or ``trust``.
+    env: a Gymnasium id, an environment, which is copied with pickle, or a function that makes one. The folder of a run
+        knows its environment; if it names code that is not installed, give the environment, or ``trust``.
     versus: another policy: certify in which cells ``policy`` is better, worse, or equal up to ``slack``. Both play the
         same values with the same seeds.
     goals, starts: what is varied: a box ``{"x": (-2, 2)}`` or ``(low, high)``, a list of values, or a function

@@ -202,6 +202,12 @@ class Certification:
         vector, size = self.question.to_vector(value), len(self.cells[0].low)
         if vector.shape != (size,) or not np.isfinite(vector).all():
             raise InputError(f"must be {size} finite numbers, got {value!r}", self.question.subject)
+        low, high = np.min([cell.low for cell in self.cells], 0), np.max([cell.high for cell in self.cells], 0)
+        # with a margin, because the outer corners may be those of a sample
+        margin = 0.01 * (high - low) + 1e-6
+        if (vector < low - margin).any() or (vector > high + margin).any():
+            text = f"{value!r} lies outside of all cells, from {low.tolist()} to {high.tolist()}"
+            raise InputError(text, self.question.subject)
         return self.cells[int(self.locate(vector[None])[0])]
 
     def locate(self, values: Floats) -> Longs:
@@ -215,6 +221,8 @@ class Certification:
 
     def share(self, verdict: str) -> float:
         """Share of the goals or starts in cells with this verdict."""
+        if verdict not in self.claim.verdicts:
+            raise InputError(f"must be one of {', '.join(self.claim.verdicts)}, got {verdict!r}", "verdict")
         return math.fsum(cell.share for cell in self.cells if cell.verdict == verdict)
 
     def count(self, verdict: str) -> int:

@@ -37,7 +37,7 @@ from numpy.typing import NDArray
 
 from adagoal.certification.certificate import CellVerdict, Certification, Claim, Verdict
 from adagoal.certification.value_spaces import CellTree, ValueSampler
-from adagoal.core.errors import Status
+from adagoal.core.errors import InputError, Status
 from adagoal.core.file_formats import COUNT_SCHEMA, check_json_value, object_schema
 from adagoal.core.random_streams import StreamPurpose, random_stream
 from adagoal.core.types import Floats
@@ -98,6 +98,10 @@ class Certifier:
         while self.open_cells:
             # before the round, so a certification never plays more than its budget
             n_rollouts = [self._next_rollout_count(cell) for cell in self.open_cells]
+            if not self.played and sum(n_rollouts) > budget:
+                raise InputError(
+                    f"must be at least {sum(n_rollouts)}, those of the first round, got {budget}", "rollouts"
+                )
             if self.played + sum(n_rollouts) > budget:
                 return self.result(Status.BUDGET)
             if not proceed(len(self.open_cells), self.played):

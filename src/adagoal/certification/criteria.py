@@ -107,7 +107,7 @@ def _judge_by_function(function: Callable[[Episode], Any]) -> Judge:
         except Exception as error:
             raise EnvironmentFailure(f"the function raised {describe_exception(error)}", "criterion") from error
         if not isinstance(found, bool | np.bool_):
-            raise InputError(f"the function must return True or False, got {str(found)[:60]!r}", "criterion")
+            raise InputError(f"the function must return True or False, got {repr(found)[:60]}", "criterion")
         return bool(found)
 
     return judge

@@ -11,19 +11,22 @@ The first of these puts the environment into a goal or start:
 from __future__ import annotations
 
 import contextlib
+import copy
 import functools
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import cloudpickle
 import numpy as np
+from gymnasium.utils.env_checker import data_equivalence
 
 from adagoal.certification.certifier import MIN_BLOCKS_PER_ROUND, ROLLOUTS_PER_BLOCK, Outcomes, PlayFunction
 from adagoal.certification.criteria import Criterion, Episode
-from adagoal.certification.policies import BatchPolicy, check_action
+from adagoal.certification.policies import BatchPolicy, Sb3Policy, check_action
 from adagoal.certification.value_spaces import ValueSpace
-from adagoal.core.errors import EnvironmentFailure, InputError, describe_exception
+from adagoal.core.errors import EnvironmentFailure, InputError, RunWarning, describe_exception
 from adagoal.core.random_streams import StreamPurpose, random_stream
 from adagoal.core.types import Bools, Floats
 from adagoal.envs.env_checker import find_time_limit
@@ -85,6 +88,21 @@ def _check_options_matter(env: Any, probes: Sequence[dict[str, float]], task: Ep
             raise InputError(text, f"{task.subject}s")
 
 
+def _is_start_ignored(env: Any, start: StartSetter, probes: Sequence[Any], steps: int) -> bool:
+    """Return whether two starts lead to the same first steps."""
+    env.action_space.seed(0)
+    actions = [env.action_space.sample() for _ in range(min(steps, 16))]
+    seen = []
+    for probe in probes:
+        seen.append([copy.deepcopy(start(env, 0, probe))])
+        for action in actions:
+            observation, reward, terminated, truncated, _ = env.step(action)
+            seen[-1].append(copy.deepcopy((observation, float(reward), terminated)))
+            if terminated or truncated:
+                break
+    return data_equivalence(seen[0], seen[1], exact=True)
+
+
 def _flatten(observation: Any) -> Floats:
     parts = list(observation.values()) if isinstance(observation, dict) else [observation]
     return np.concatenate([np.asarray(part, np.float64).ravel() for part in parts])
@@ -142,6 +160,8 @@ class EpisodeTask:
             observation = self.set_start(env, value)
         except Exception as error:
             raise EnvironmentFailure(f"the function raised {describe_exception(error)}", "set_start") from error
+        if isinstance(observation, tuple) and not isinstance(first, tuple):
+            raise InputError(f"must return the observation alone, or None, got {len(observation)} values", "set_start")
         return first if observation is None else observation
 
     def find_radius(self, given: int | None) -> int:
@@ -154,8 +174,11 @@ class EpisodeTask:
             raise InputError(f"missing; the episodes of {self.env_name} have no time limit", "radius")
         if limit is not None and radius > limit:
             # an episode that the environment cuts off says nothing about later steps
-            text = f"must be a whole number in 1..{limit}, the steps of an episode, got {radius}"
-            raise InputError(text, "radius" if given else "criterion")
+            if not given:
+                raise InputError(
+                    f"{self.criterion.text}, but episodes of {self.env_name} have {limit} steps", "criterion"
+                )
+            raise InputError(f"must be a whole number in 1..{limit}, the steps of an episode, got {radius}", "radius")
         if self.criterion.steps not in (None, radius):
             raise InputError(
                 f"{radius} steps do not fit the criterion {self.criterion.text}; leave radius out", "radius"
@@ -163,7 +186,15 @@ class EpisodeTask:
         with self.convert_exceptions():
             first = start(env, 0, probes[0])
             seen = env.step(env.action_space.sample())[0]
+            is_varied = not np.array_equal(*self.space.tree_values[[0, -1]])
+            is_ignored = self.set_start is not None and is_varied and _is_start_ignored(env, start, probes, radius)
             env.close()
+        if is_ignored:
+            # no error, because the start may matter later in the episode
+            text = (
+                f"set_start: {probes[0]} and {probes[1]} lead to the same first steps; set attributes of env.unwrapped"
+            )
+            warnings.warn(text, RunWarning, stacklevel=2)
         # an environment that ends its episodes at a goal of its own would make the certificate false
         shown = seen.get("desired_goal") if self.subject == "goal" and isinstance(seen, dict) else None
         if shown is not None and not np.allclose(shown, first["desired_goal"]):
@@ -190,6 +221,11 @@ class EpisodePlayer:
     def __init__(self, task: EpisodeTask) -> None:
         self._task, self._policy = task, task.make_policy()
         self._envs = [task.prepare_env() for _ in range(ROLLOUTS_PER_BLOCK)]
+        self._action_space = self._envs[0][0].action_space
+        self._calls_to_repeat = 16
+        if isinstance(self._policy, Sb3Policy):
+            self._policy.check_spaces(self._envs[0][0])
+            self._calls_to_repeat = 0
 
     def play_blocks(self, blocks: Sequence[tuple[int, Floats]], round_: int) -> list[Outcomes]:
         """See :meth:`Player.play_blocks`."""
@@ -204,7 +240,7 @@ class EpisodePlayer:
             running = [k for k in range(n) if success[k] is None]
             if not running:
                 break
-            actions = self._policy([episodes[k].observations[-1] for k in running], [rngs[k] for k in running])
+            actions = self._choose_actions([episodes[k].observations[-1] for k in running], [rngs[k] for k in running])
             for k, action in zip(running, actions, strict=True):
                 env, episode = self._envs[k][0], episodes[k]
                 self._step(env, episode, action)
@@ -213,17 +249,30 @@ class EpisodePlayer:
                     success[k] = task.criterion.judge(env, episode, is_over)
         return np.array(success, bool)
 
+    def _choose_actions(self, observations: Sequence[Any], rngs: Sequence[np.random.Generator]) -> Sequence[Any]:
+        rngs_before = copy.deepcopy(rngs) if self._calls_to_repeat else None
+        actions = [check_action(self._action_space, action) for action in self._policy(observations, rngs)]
+        # Memory would mix up the episodes, and a generator of the policy's own draws the same numbers in every worker.
+        if rngs_before is not None:
+            self._calls_to_repeat -= 1
+            # in reverse order, because a memory that alternates would repeat itself after an even number of episodes
+            again = self._policy(observations[::-1], rngs_before[::-1])[::-1]
+            if not data_equivalence(actions, [check_action(self._action_space, action) for action in again]):
+                text = "must return the same action for the same observation, without memory and without random numbers"
+                raise InputError(f"{text} of its own; a random one is policy(observation, rng)", "policy")
+        return actions
+
     def _start_episode(self, env: tuple[Any, StartSetter], rng: np.random.Generator, value: Floats) -> Episode:
         seed, named = int(rng.integers(2**31)), self._task.space.split_names(value)
         with self._task.convert_exceptions():
-            return Episode(named, [env[1](env[0], seed, named)])
+            return Episode(named, [copy.deepcopy(env[1](env[0], seed, named))])
 
     def _step(self, env: Any, episode: Episode, action: Any) -> None:
-        action = check_action(env.action_space, action)
         with self._task.convert_exceptions():
             observation, reward, episode.terminated, episode.truncated, info = env.step(action)
             episode.rewards.append(float(reward))
-        episode.observations.append(observation)
+        # a copy, because environments may return the same array in every step
+        episode.observations.append(copy.deepcopy(observation))
         episode.actions.append(action)
         episode.infos.append(info)
 

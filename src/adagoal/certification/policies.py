@@ -7,6 +7,7 @@ a file; no folder of a run can.
 from __future__ import annotations
 
 import contextlib
+import copy
 import functools
 import hashlib
 import importlib
@@ -42,7 +43,11 @@ def find_policy(policy: Any) -> PolicySource:
     """Return the source of a function, a Stable-Baselines3 model, a .zip file, ``module:function`` or FILE.py:NAME."""
     if isinstance(policy, str | os.PathLike):
         return _find_named_policy(str(policy))
-    if is_sb3_model(policy):
+    model = getattr(policy, "__self__", policy)
+    if is_sb3_model(model):
+        # VecNormalize belongs to the model, and its method predict draws actions at random
+        if model is not policy or not hasattr(model, "get_vec_normalize_env"):
+            raise InputError("must be the model of Stable-Baselines3 itself, not its policy or a method", "policy")
         return _find_sb3_model(policy)
     if not callable(policy):
         text = (
@@ -63,7 +68,7 @@ def _find_named_policy(name: str) -> PolicySource:
         if not zipfile.is_zipfile(name) or not {"data", "policy.pth"} <= {*zipfile.ZipFile(name).namelist()}:
             raise InputError(f"{name} is not a model of Stable-Baselines3 (model.save)", "policy")
         require_package("stable_baselines3", "sb3", argument="policy")
-        return PolicySource(functools.partial(_Sb3Policy, data), Path(name).name, hashlib.sha256(data).hexdigest())
+        return PolicySource(functools.partial(Sb3Policy, data), Path(name).name, hashlib.sha256(data).hexdigest())
     if is_file_spec(name):
         return find_policy(load_from_file(name, "policy"))._replace(text=Path(name).name)
     module, _, attribute = name.partition(":")
@@ -90,11 +95,16 @@ class _FunctionPolicy:
             self._takes_rng = False
 
     def __call__(self, observations: Sequence[Any], generators: Sequence[np.random.Generator]) -> Sequence[Any]:
-        pairs = zip(observations, generators, strict=True)
         try:
-            return [self._function(seen, rng=rng) if self._takes_rng else self._function(seen) for seen, rng in pairs]
+            return [self._call(*pair) for pair in zip(observations, generators, strict=True)]
         except Exception as error:
             raise EnvironmentFailure(f"the function raised {describe_exception(error)}", "policy") from error
+
+    def _call(self, observation: Any, rng: np.random.Generator) -> Any:
+        # Copies, because a function may normalise its observation in place, or return the same array in every call.
+        given = copy.deepcopy(observation)
+        action = self._function(given, rng=rng) if self._takes_rng else self._function(given)
+        return action.copy() if isinstance(action, np.ndarray) else action
 
 
 def fingerprint_function(function: Any, argument: str) -> str:
@@ -118,20 +128,19 @@ def is_sb3_model(policy: Any) -> bool:
 
 def _find_sb3_model(model: Any) -> PolicySource:
     """Return a source that holds a copy of the model's weights, as the model may go on training."""
-    normaliser = model.get_vec_normalize_env() if hasattr(model, "get_vec_normalize_env") else None
-    policy = getattr(model, "policy", model)
-    weights = {name: value.detach().cpu().numpy() for name, value in sorted(policy.state_dict().items())}
+    normaliser = model.get_vec_normalize_env()
+    weights = {name: value.detach().cpu().numpy() for name, value in sorted(model.policy.state_dict().items())}
     hashed = hashlib.sha256(b"".join(name.encode() + value.tobytes() for name, value in weights.items()))
     # the statistics of VecNormalize are part of the policy
     pickled = None if normaliser is None else cloudpickle.dumps(normaliser)
     hashed.update(pickled or b"")
     buffer = io.BytesIO()
     model.save(buffer)
-    make = functools.partial(_Sb3Policy, buffer.getvalue(), pickled)
+    make = functools.partial(Sb3Policy, buffer.getvalue(), pickled)
     return PolicySource(make, type(model).__name__, hashed.hexdigest())
 
 
-class _Sb3Policy:
+class Sb3Policy:
     """A model in the bytes of its .zip file; plays deterministically, as ``model.predict(..., deterministic=True)``."""
 
     def __init__(self, data: bytes, pickled_normaliser: bytes | None = None) -> None:
@@ -140,13 +149,28 @@ class _Sb3Policy:
         # Only the policy is rebuilt. So every algorithm can be loaded, also one that is not known here.
         try:
             facts, weights, _ = load_from_zip_file(io.BytesIO(data), device="cpu")
-            shapes = facts["observation_space"], facts["action_space"]
+            self._spaces = facts["observation_space"], facts["action_space"]
             arguments = {"use_sde": True} if facts.get("use_sde") else {}
-            self._policy = facts["policy_class"](*shapes, lambda _: 0.0, **arguments, **facts["policy_kwargs"])
+            self._policy = facts["policy_class"](*self._spaces, lambda _: 0.0, **arguments, **facts["policy_kwargs"])
             self._policy.load_state_dict(weights["policy"])
         except Exception as error:
             raise EnvironmentFailure(f"the model cannot be loaded ({describe_exception(error)})", "policy") from error
         self._normaliser = None if pickled_normaliser is None else cloudpickle.loads(pickled_normaliser)
+
+    def check_spaces(self, env: Any) -> None:
+        """Raise an InputError if the model was trained for other observations or actions."""
+        observations, actions = self._spaces
+        text = None
+        if not _has_shape(observations, env.observation_space):
+            own, other = (
+                f"shape {space.shape}" if isinstance(space, spaces.Box) else str(space)[:120]
+                for space in (observations, env.observation_space)
+            )
+            text = f"observations of {own}, the environment has {other}"
+        elif actions != env.action_space:
+            text = f"actions of {actions}, the environment has {env.action_space}"
+        if text is not None:
+            raise InputError(f"the model has {text}; give the environment with the wrappers of training", "policy")
 
     def __call__(self, observations: Sequence[Any], generators: Sequence[np.random.Generator]) -> Sequence[Any]:
         first = observations[0]
@@ -160,18 +184,28 @@ class _Sb3Policy:
         except Exception as error:
             raise EnvironmentFailure(f"the model raised {describe_exception(error)}", "policy") from error
         if memory is not None:
-            raise InputError("recurrent policies are not supported; pass a function that keeps the memory", "policy")
+            raise InputError("recurrent policies are not supported", "policy")
         return list(actions)
+
+
+def _has_shape(own: Any, other: Any) -> bool:
+    """Return whether observations of a space fit the space of a model."""
+    if isinstance(own, spaces.Dict) and isinstance(other, spaces.Dict):
+        return own.keys() == other.keys() and all(_has_shape(own[name], other[name]) for name in own)
+    if isinstance(own, spaces.Box) and isinstance(other, spaces.Box):
+        # sorted, because models take images with the channels first
+        return sorted(own.shape) == sorted(other.shape)
+    return bool(own == other)
 
 
 def check_action(space: Any, action: Any) -> Any:
     """Return the action as the environment takes it; raise an InputError if it does not fit the action space."""
     shapes = None
     # numbers that NumPy cannot make of the action are reported below
-    with contextlib.suppress(TypeError, ValueError):
+    with contextlib.suppress(TypeError, ValueError, OverflowError, RuntimeError):
         if isinstance(space, spaces.Box):
             numbers = np.asarray(action)
-            if numbers.shape != space.shape:
+            if numbers.dtype.kind in "fiu" and numbers.shape != space.shape:
                 shapes = f"shape {space.shape}, got shape {numbers.shape}"
             # The ends of the box are not checked: many environments clip, and rounding may leave the box.
             elif numbers.dtype.kind in "fiu" and np.isfinite(numbers).all():

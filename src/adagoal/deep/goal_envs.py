@@ -112,11 +112,18 @@ class EnvSource:
         if isinstance(env, str):
             return cls(env, None, pickled_set_goal)
         if isinstance(env, gymnasium.Env):
-            # from the spec if there is one: many environments hold a simulator that cannot be pickled
-            maker: Callable[[], Any] = lambda: env  # noqa: E731
-            if env.spec is not None:
-                maker = functools.partial(gymnasium.make, env.spec, disable_env_checker=True)
-            return cls(_object_env_name(env), _pickle_for_workers(maker, "env"), pickled_set_goal)
+            try:
+                pickled_maker = _pickle_for_workers(lambda: env, "env")
+            except InputError:
+                # From the spec, which does not know changed attributes: some environments hold a simulator or a window
+                # that cannot be pickled. Wrappers without arguments (kwargs) cannot be made again.
+                spec = env.spec
+                if spec is None or any(wrapper.kwargs is None for wrapper in spec.additional_wrappers):
+                    raise
+                pickled_maker = _pickle_for_workers(
+                    functools.partial(gymnasium.make, spec, disable_env_checker=True), "env"
+                )
+            return cls(_object_env_name(env), pickled_maker, pickled_set_goal)
         if not callable(env):
             kind = type(env).__name__
             raise InputError(f"must be a name, a Gymnasium environment or a function that makes one, not {kind}", "env")

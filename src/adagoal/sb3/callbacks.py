@@ -287,9 +287,9 @@ class StopWhenCertified(BaseCallback):
         check_integer("seed", seed, 0, 2**30)
         check_number("min_share", min_share, 0.0, 1.0, closed="(]")
         check_number("delta", delta, 0.0, 1.0, closed="()")
-        for name in ("policy", "out", "observe"):
+        for name in ("policy", "versus", "out", "observe"):
             if name in claim:
-                raise InputError("is set by the callback; leave it out", name)
+                raise InputError("cannot be given to the callback; leave it out", name)
         self.env, self.every, self.delta, self.min_share, self.seed = env, every, delta, min_share, seed
         self.claim: dict[str, Any] = {"halvings": halvings, "workers": workers, **claim}
         self.certificates: list[Certification] = []
