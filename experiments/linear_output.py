@@ -186,7 +186,8 @@ def methods_table(rows: Sequence[RunOutcome], need: float) -> str:
     lines.append(["`vtr`", f"{need:.2g} (computed)", *"––––"])
     head = ["method", "samples", "seconds", "mean width upper − lower at the stop", "runs", "audits passed"]
     short = next(row for row in rows if row["method"] == "vtr")
-    note = f"`vtr` after {short['steps']:,} steps, {short['seconds']:.0f} s: largest error bound {short['error']:.1f}."
+    bound = "no error bound yet" if short["error"] is None else f"largest error bound {short['error']:.1f}"
+    note = f"`vtr` after {short['steps']:,} steps, {short['seconds']:.0f} s: {bound}."
     return f"{TextTable(head, lines).to_markdown()}\n{note}\n"
 
 

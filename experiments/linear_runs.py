@@ -100,6 +100,7 @@ def measure(cell: Cell, options: ExperimentOptions) -> dict[str, Any]:
     finished = result.status is Status.CERTIFIED
     mdp = cell.model()
     widths = [result.certificates[g].upper - result.certificates[g].lower for g in result.goals] if finished else []
+    error = max(result.errors.values(), default=0.0)
     row = {
         **cell._asdict(),
         "status": result.status,
@@ -110,7 +111,7 @@ def measure(cell: Cell, options: ExperimentOptions) -> dict[str, Any]:
         "goals": len(result.goals),
         "audit": audit(result, mdp).ok if finished else None,
         "width": float(np.mean(widths)) if widths else None,
-        "error": max(result.errors.values(), default=0.0),
+        "error": error if np.isfinite(error) else None,
         "farthest": float(np.max(solver.optimal_distances(mdp, goal_space(cell).tolist()))),
         "warnings": result.warnings,
     }

@@ -284,6 +284,6 @@ def test_claims_hold_where_states_are_discovered(family: str, goals: str) -> Non
 
 def test_weakened_bounds_are_detected() -> None:
     tasks = [
-        discovery.Task(family, "adagoal", 0.0, 3, goals) for family in ("tree", "growth") for goals in discovery.GOALS
+        discovery.Task(family, "adagoal", 0.0, 5, goals) for family in ("tree", "growth") for goals in discovery.GOALS
     ]
     assert all(discovery.broken(discovery.run_task(task)) for task in tasks)

@@ -218,19 +218,29 @@ def test_environment_error_in_a_worker_is_the_cause() -> None:
 
 
 UNGUARDED = "import adagoal\nadagoal.explore('FrozenLake-v1', radius=3, workers=2, budget=200)\n"
+# Certification sends more to a worker than a pipe holds.
+UNGUARDED_CERTIFICATION = """import adagoal
+starts = {"x": (-1, 1), "theta": (-0.05, 0.05)}
+adagoal.certify(lambda seen: 0, "CartPole-v1", starts=starts, criterion="survive:5", success=0.5, slack=0.2)
+"""
 
 
 @pytest.mark.parametrize(
-    ("place", "said"),
+    ("script", "place", "said"),
     [
-        ("script.py", 'which starts the run again; put the call under if __name__ == "__main__":'),
-        ("-", "but <stdin> is not a file; save the script as a file"),
+        (UNGUARDED, "script.py", 'which starts the run again; put the call under if __name__ == "__main__":'),
+        (UNGUARDED, "-", "but <stdin> is not a file; save the script as a file"),
+        (
+            UNGUARDED_CERTIFICATION,
+            "script.py",
+            'which starts the run again; put the call under if __name__ == "__main__":',
+        ),
     ],
 )
-def test_script_without_main_guard_gives_one_line_error(place: str, said: str, tmp_path: Path) -> None:
-    (tmp_path / "script.py").write_text(UNGUARDED)
+def test_script_without_main_guard_gives_one_line_error(script: str, place: str, said: str, tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text(script)
     where = str(tmp_path / place) if place != "-" else place
-    call: dict[str, Any] = {"input": UNGUARDED, "capture_output": True, "text": True, "timeout": 120, "check": False}
+    call: dict[str, Any] = {"input": script, "capture_output": True, "text": True, "timeout": 120, "check": False}
     done = subprocess.run([sys.executable, where], **call)
     assert done.returncode == 1
     assert done.stderr.count("Traceback") == 1, "that of the script itself, none of its workers"

@@ -163,12 +163,12 @@ class RandomlyExiting(RandomlyFailing):
 @pytest.mark.parametrize("kind", [RandomlyFailing, RandomlyExiting])
 def test_randomly_failing_environment_gives_one_line_error(kind: type[RandomlyFailing], tmp_path: Path) -> None:
     with pytest.raises(
-        adagoal.InputError, match=rf"raised {kind.error.__name__}: not today; what had been learnt is in"
+        adagoal.InputError, match=rf"raised {kind.error.__name__}: not today .*; what had been learnt is in"
     ):
         api.explore(kind(SLIPPERY), radius=8, epsilon=0.1, out=tmp_path)
     nervous = kind(SLIPPERY)
     nervous.calm = 100
-    with pytest.raises(EnvironmentFailure, match=f"raised {kind.error.__name__}: not today$"):
+    with pytest.raises(EnvironmentFailure, match=f"raised {kind.error.__name__}: not today "):
         adagoal.play(tmp_path, episodes=1000, env=nervous)
     result = api.resume(tmp_path, 6000, env=kind(SLIPPERY))
     assert (result.steps, result.status) == (6000, "void")

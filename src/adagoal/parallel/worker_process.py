@@ -198,14 +198,19 @@ class WorkerProcess:
         process = context.Process(
             target=_run_worker,
             name=WORKER_PROCESS_NAME,
-            args=(worker_end, pickle.dumps(self._make), self._ignored_signals),
+            args=(worker_end, self._ignored_signals),
             daemon=self._daemon,
         )
+        pickled_make = pickle.dumps(self._make)
         with starting_processes(self._environment):
             process.start()
             # Before SIGINT is unblocked, so an interrupt finds a process that it can stop.
             self.process, self.pipe, self._has_replied = process, own_end, False
         worker_end.close()
+        # Not an argument of the process: if that ends while it imports the script, multiprocessing would wait forever
+        # to write more than a pipe holds.
+        with contextlib.suppress(OSError):
+            own_end.send_bytes(pickled_make)
 
     def send(self, method: str, *arguments: Any) -> None:
         assert self.pipe is not None
@@ -333,13 +338,15 @@ def _call_host(host: ObjectHost, pickled_call: bytes) -> Any:
     return host.call(method, *arguments)
 
 
-def _run_worker(pipe: Connection, pickled_make: bytes, ignored_signals: Iterable[signal.Signals]) -> None:
+def _run_worker(pipe: Connection, ignored_signals: Iterable[signal.Signals]) -> None:
     # In this order: a SIGINT that came during the start is dropped, not raised, when it is unblocked.
     for number in ignored_signals:
         signal.signal(number, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     os.dup2(2, 1)  # standard output belongs to the run; environments print
-    serve_calls(pipe, pickled_make)
+    # The run may end before it has sent everything.
+    with contextlib.suppress(EOFError, OSError):
+        serve_calls(pipe, pipe.recv_bytes())
 
 
 @contextlib.contextmanager
