@@ -193,7 +193,7 @@ def test_unknown_bound_gives_one_line_error():
 @pytest.mark.parametrize(("radius", "bound"), [(10, "clopper-pearson"), ("auto", "weissman"), (10, "betting")])
 def test_resume_equals_uninterrupted_run(radius, bound, tmp_path, monkeypatch):
     """A run resumed from any checkpoint has the same result."""
-    arguments = {"method": "intervals", "method_args": {"bound": bound}, "seed": 3, "budget": 30_000}
+    arguments = {"method": "intervals", "method_args": {"bound": bound}, "seed": 3, "budget": 12_000}
     whole = adagoal.explore("grid", radius, 1.0, **arguments)
     count = 0
 
