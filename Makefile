@@ -8,13 +8,18 @@ BIN = $(VENV)/bin
 FAST_XLA = --xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true --xla_cpu_use_fusion_emitters=false
 DEFAULT_XLA = tests/deep/test_extend_training.py
 NEED_WARM = tests/deep/test_docs.py tests/deep/test_shared_commands.py
-FIRST = tests/test_[a-g]*.py
-SECOND = tests/test_[h-z]*.py
+# Parts of the core tests. Several short ones keep both cores busy until the end.
+PARTS = 1 2 3 4 5
+PART_1 = tests/test_[a-c]*.py
+PART_2 = tests/test_[d-g]*.py
+PART_3 = tests/test_[h-o]*.py
+PART_4 = tests/test_[p-r]*.py
+PART_5 = tests/test_[s-z]*.py $(DEFAULT_XLA)
 # Modules are byte-compiled when they are first imported (pip --no-compile): most installed modules never are.
 unexport PYTHONDONTWRITEBYTECODE
 PIP_INSTALL = -m pip --disable-pip-version-check --quiet install --no-compile --constraint constraints.txt
 
-.PHONY: help demo test warm test-deep test-first test-second lint format docs check-slow check-memory check-package check-sb3 check-panda check-gallery package bench clean
+.PHONY: help demo test warm test-deep lint format docs check-slow check-memory check-package check-sb3 check-panda check-gallery package bench clean
 
 help:
 	@echo "make demo        explore the two-room environment with live progress, and write its report"
@@ -64,13 +69,13 @@ lint: $(VENV)/stamp-dev
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 
-# Two cores work through five parts. `warm` compiles the Numba functions that most tests call as soon as the core package
+# Two cores work through these parts. `warm` compiles the Numba functions that most tests call as soon as the core package
 # is installed; meanwhile the other core installs the extras and checks the types.
 #
 # Small training runs take seconds to compile and milliseconds to run, so XLA compiles them without optimisation. Tests
 # that depend on how XLA rounds use its defaults (DEFAULT_XLA), and so does check-slow.
 test: $(VENV)/stamp-core
-	@$(MAKE) --no-print-directory -j2 --output-sync warm lint test-deep test-first test-second
+	@$(MAKE) --no-print-directory -j2 --output-sync warm lint test-deep $(PARTS:%=test-part-%)
 
 warm: $(VENV)/stamp-core
 	@$(BIN)/adagoal warm --quiet
@@ -79,11 +84,8 @@ warm: $(VENV)/stamp-core
 test-deep: lint
 	XLA_FLAGS='$(FAST_XLA)' $(BIN)/pytest $(filter-out $(NEED_WARM) $(DEFAULT_XLA),$(wildcard tests/deep/test_*.py)) $(NEED_WARM)
 
-test-first: warm $(VENV)/stamp-dev
-	$(BIN)/pytest $(FIRST) $(DEFAULT_XLA)
-
-test-second: warm $(VENV)/stamp-dev
-	$(BIN)/pytest $(SECOND)
+test-part-%: warm $(VENV)/stamp-dev
+	$(BIN)/pytest $(PART_$*)
 
 format: $(VENV)/stamp-dev
 	$(BIN)/ruff check --fix
@@ -100,7 +102,7 @@ check-slow: $(VENV)/stamp-slow
 
 # Fresh memory holds garbage here, so a result that depends on memory never written fails a test.
 check-memory: $(VENV)/stamp-dev
-	PYTHONMALLOC=debug MALLOC_PERTURB_=165 $(BIN)/pytest $(FIRST) $(SECOND)
+	PYTHONMALLOC=debug MALLOC_PERTURB_=165 $(BIN)/pytest tests/test_*.py
 
 $(SB3)/stamp: $(VENV)/stamp-python pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(SB3)
