@@ -36,6 +36,8 @@ MAX_NORMALISED_VALUE = 5.0
 DENSITY_BANDWIDTH = 0.3
 # Episodes whose errors predict that of a goal; chosen among 8, 16 and 32 on one run in each of four environments.
 N_NEIGHBOURS = 8
+# Episodes of an error model, at most: every one is compared with all others.
+MAX_ERROR_EPISODES = 2000
 # Smallest predicted error in steps, before calibration: errors that are small by chance prove nothing.
 MIN_ERROR_STEPS = 0.1
 # Largest calibration factor, distance and error; a saved policy with larger ones is refused.
@@ -67,35 +69,38 @@ def cost_to_steps(cost: Any, gamma: float, xp: Any = np) -> Any:
 class ErrorModel(NamedTuple):
     """Predicts the error of D from that of the episodes with the most similar D, and calibrates the prediction.
 
-    The factor is the smallest one that covers 90% of other fresh episodes: split conformal prediction (Vovk et al.
-    2005) with a normalised score (Papadopoulos et al. 2011).
+    The factor covers 90% of these episodes, each predicted from the others: conformal prediction with a normalised
+    score (Papadopoulos et al. 2011), by leaving one out.
     """
 
-    D: Floats  # [m] distances of the reference episodes
-    errors: Floats  # [m] their errors in steps
+    D: Floats  # [n] distances of the episodes
+    errors: Floats  # [n] their errors in steps
     factor: float
 
     @classmethod
     def fit(cls, D: Floats, first_steps: Floats, horizon: int) -> ErrorModel:
-        """Fit to fresh episodes of ``horizon`` steps: one half for reference, the other for the factor.
-
-        ``D`` and ``first_steps`` (of :func:`first_step_at_goal`) are ``[n]``, n >= 2.
-        """
+        """Fit to n >= 2 fresh episodes of ``horizon`` steps, with ``first_steps`` of :func:`first_step_at_goal`."""
+        D, first_steps = D[:MAX_ERROR_EPISODES], first_steps[:MAX_ERROR_EPISODES]
         # an episode without success shows only whether D was too small
         missed = np.maximum(horizon - D, 0.0)
         errors = np.where(first_steps <= horizon, np.abs(D - first_steps), missed)
-        half = len(D) // 2
-        found = cls(D[:half], errors[:half], 1.0)
-        scores = np.sort(errors[half:] / found.predict(D[half:]))
+        gaps = np.abs(D[:, None] - D)
+        np.fill_diagonal(gaps, np.inf)
+        scores = np.sort(errors / _mean_of_nearest(gaps, errors, min(N_NEIGHBOURS, len(D) - 1)))
         # n + 1, because the next episode is one of n + 1 exchangeable ones
         rank = min(int(np.ceil(0.9 * (len(scores) + 1))), len(scores)) - 1
-        return found._replace(factor=float(min(max(scores[rank], 1e-3), MAX_CALIBRATION)))
+        return cls(D, errors, float(min(max(scores[rank], 1e-3), MAX_CALIBRATION)))
 
     def predict(self, D: Floats) -> Floats:
         """Half-widths ``[B]`` in steps of intervals around the distances ``D`` ``[B]``."""
-        nearest = np.argsort(np.abs(D[:, None] - self.D), axis=1, kind="stable")[:, :N_NEIGHBOURS]
-        half_widths: Floats = self.factor * np.maximum(self.errors[nearest].mean(1), MIN_ERROR_STEPS)
-        return half_widths
+        return self.factor * _mean_of_nearest(np.abs(D[:, None] - self.D), self.errors, N_NEIGHBOURS)
+
+
+def _mean_of_nearest(gaps: Floats, errors: Floats, k: int) -> Floats:
+    """Mean error ``[B]`` of the k episodes with the smallest gaps ``[B, n]``, at least MIN_ERROR_STEPS."""
+    nearest = np.argsort(gaps, axis=1, kind="stable")[:, :k]
+    means: Floats = np.maximum(errors[nearest].mean(1), MIN_ERROR_STEPS)
+    return means
 
 
 def first_step_at_goal(distances: Floats, success: float) -> Floats:
