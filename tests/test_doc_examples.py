@@ -66,6 +66,6 @@ def test_readme_shows_the_certificate_of_its_run(demo: adagoal.Result) -> None:
     assert f'result.label(23)  # "{demo.label(23)}"' in text
 
 
-def test_first_page_counts_the_cells_of_its_run(demo: adagoal.Result) -> None:
-    assert f"{len(demo.goals)} of the 52 cells are certified" in (ROOT / "docs/index.md").read_text()
+def test_first_page_counts_the_squares_of_its_run(demo: adagoal.Result) -> None:
+    assert f"{len(demo.goals)} of the 52 squares are returned" in (ROOT / "docs/index.md").read_text()
     assert len(demo.certificates) == 52

@@ -19,7 +19,7 @@ print(result.status)
 #
 # ## The goals
 #
-# In this environment every cell of a map is a state, and every state is a goal. These can be reached within 20 steps:
+# In this environment every square of a map is a state, and every state is a goal. These can be reached within 20 steps:
 
 # %%
 print(len(result.goals), "goals:", result.goals)

@@ -1,8 +1,8 @@
 # %% [markdown]
 # # Your own environment, and your own goals
 #
-# Any Gymnasium environment with discrete actions works without changes. Here is one in twenty lines: a lift with five
-# floors and a door that sticks.
+# Any Gymnasium environment with discrete actions and discrete observations works without changes. Here is one in twenty
+# lines: a lift with five floors and a door that sticks.
 
 # %%
 import gymnasium as gym
@@ -118,7 +118,7 @@ print(f"measured {np.mean(steps):.2f} steps, certified {low:.2f} to {up:.2f}")
 #
 # ```console
 # $ adagoal check lift:Lift-v0
-# $ adagoal explore lift:Lift-v0 --radius 12 --epsilon 1 --max-states 10 --out runs/lift
+# $ adagoal explore lift:Lift-v0 --radius 12 --epsilon 1 --out runs/lift
 # $ adagoal play runs/lift --env lift:Lift-v0
 # ```
 #

@@ -18,8 +18,8 @@
 # %%
 import adagoal
 
-world = {"env_args": {"rows": 3, "cols": 4}, "seed": 1}
-result = adagoal.explore("grid", radius=5, epsilon=0.5, **world)
+settings = {"env_args": {"rows": 3, "cols": 4}, "seed": 1}
+result = adagoal.explore("grid", radius=5, epsilon=0.5, **settings)
 for goal in result.goals[:4]:
     low, up = result.certificate(goal)
     print(f"goal {goal}: [{low:.2f}, {up:.2f}], at most {result.error(goal):.2f} steps worse than the best policy")
@@ -35,7 +35,7 @@ for goal in result.goals[:4]:
 # The intervals hold at any time, not only at the end. Here is a run that ran out of steps.
 
 # %%
-short = adagoal.explore("grid", radius=5, epsilon=0.5, budget=2_000, **world)
+short = adagoal.explore("grid", radius=5, epsilon=0.5, budget=2_000, **settings)
 print(short.status, "spent; open goals:", short.open_goals)
 for run in (short, result):
     print("goal 2: [{:.2f}, {:.2f}]".format(*run.certificate(2)))
@@ -50,7 +50,7 @@ for run in (short, result):
 # answers for the largest radius that it finished.
 
 # %%
-grown = adagoal.explore("grid", radius="auto", budget=100_000, **world)
+grown = adagoal.explore("grid", radius="auto", budget=100_000, **settings)
 print(grown.status, "for the radius", grown.certified_radius, "-", len(grown.goals), "goals")
 
 # %% [markdown]
@@ -73,7 +73,7 @@ for trial in adagoal.play(result, result.goals[1:3], episodes=200):
 #
 # - **The environment must not change.** Wear, drift and other learning agents change it.
 # - **The observation must be the whole state.** If two situations look alike, there are no probabilities to learn.
-# - **The reset must lead to the start.**
+# - **A reset must lead to the start**, or draw it in the same way each time.
 #
 # adagoal tests all three while it steps an environment. If the data contradict one, the status is `void`, and
 # `result.void` has the reason. Here is a floor that wears out: the longer it is used, the slipperier it gets.

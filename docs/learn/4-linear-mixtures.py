@@ -11,14 +11,14 @@
 #
 # ## Two simulators
 #
-# A grid on a dry day, and the same grid on a day when most moves slip:
+# A grid without slip, and the same grid in which a move slips with probability 0.6:
 
 # %%
 import adagoal
 from adagoal.envs import toy_models
 
 simulators = [toy_models.open_grid_model(rows=6, cols=6, slip=slip) for slip in (0.0, 0.6)]
-world = adagoal.mixture(simulators, theta=[0.7, 0.3])
+env = adagoal.mixture(simulators, theta=[0.7, 0.3])
 
 # %% [markdown]
 # The learner knows the simulators, but not `theta`. With a real environment, use
@@ -27,7 +27,7 @@ world = adagoal.mixture(simulators, theta=[0.7, 0.3])
 # ## Explore it
 
 # %%
-result = adagoal.explore(world, radius=7, epsilon=1.0, method="likelihood", seed=0)
+result = adagoal.explore(env, radius=7, epsilon=1.0, method="likelihood", seed=0)
 print(result.status, "after", f"{result.steps:,}", "steps;", len(result.goals), "goals")
 
 # %% [markdown]
@@ -42,10 +42,10 @@ for i, (estimate, low, high) in enumerate(result.arrays["theta"]):
 # %% [markdown]
 # ## What it saves
 #
-# The tabular method does not use the simulators. It must try every action in every cell.
+# The tabular method does not use the simulators. It must try every action in every square.
 
 # %%
-blind = adagoal.explore(world, radius=7, epsilon=1.0, method="certified", seed=0, budget=1_000_000)
+blind = adagoal.explore(env, radius=7, epsilon=1.0, method="certified", seed=0, budget=1_000_000)
 print(blind.status, "after", f"{blind.steps:,}", "steps")
 
 # %% [markdown]
