@@ -1,4 +1,4 @@
-"""Draw the pictures of docs/concepts.md from one run in the two-room world.
+"""Draw the pictures of docs/concepts.md from one run in the two-room environment.
 
     python docs/tools/concept_pictures.py docs/figures
 
