@@ -6,6 +6,7 @@ import math
 from pathlib import Path
 from typing import Any
 
+import gymnasium
 import numpy as np
 import pytest
 
@@ -216,6 +217,75 @@ def test_discovered_goals_do_not_become_fixed_ones(tmp_path: Path) -> None:
             adagoal.resume(tmp_path / name, budget=2_500, env=Queue(), goals=other)
 
 
+class Hub(gymnasium.Env[Any, Any]):
+    """The action leads to one of many leaves, which ends the episode. An observation has an entry beyond its space."""
+
+    def __init__(self) -> None:
+        self.action_space = gymnasium.spaces.Discrete(1)
+        self.observation_space = gymnasium.spaces.Dict({"leaf": gymnasium.spaces.Box(0, 1_000, (1,), np.int64)})
+        self.steps = 0
+
+    def observe(self, leaf: int) -> dict[str, Any]:
+        return {"leaf": np.array([leaf]), "steps": self.steps}
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        return self.observe(0), {}
+
+    def step(self, action: int) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        self.steps += 1
+        return self.observe(1 + int(self.np_random.integers(40))), 0.0, True, False, {}
+
+
+def late_states(tmp_path: Path, kind: str) -> Any:
+    """Goals that contain the states of the largest numbers: those that are found last."""
+    late = {"late": list(range(26, 41)), "never": lambda observation: observation["leaf"][0] < 0}
+    if kind == "mapping":
+        return late
+    (tmp_path / "late.py").write_text("late = {'late': list(range(26, 41))}\n")
+    return f"{tmp_path / 'late.py'}:late"
+
+
+@pytest.mark.parametrize("kind", ["mapping", "file"])
+def test_numbers_of_discovered_states_name_no_goals(kind: str, tmp_path: Path) -> None:
+    """A set of the states found last has no visits for long, whatever its probability: lemma 1 would be wrong."""
+    with pytest.raises(InputError, match="goals: the states of this environment are numbered as they are found"):
+        adagoal.explore(Hub(), 6.0, 1.0, 0.3, goals=late_states(tmp_path, kind), budget=2_000)
+
+
+def test_goal_that_depends_on_the_time_voids_the_run() -> None:
+    env = Hub()
+    result = adagoal.explore(env, 6.0, 1.0, goals={"late": lambda observation: env.steps > 20}, budget=500)
+    assert result.status == "void"
+    assert "a goal had other states at the end of the run" in result.void[0]
+
+
+def test_goal_functions_see_only_what_tells_states_apart() -> None:
+    with pytest.raises(InputError, match=r"KeyError: 'steps' .* for the observation \{'leaf': array\(\[0\]\)\}"):
+        adagoal.explore(Hub(), 6.0, 1.0, goals={"late": lambda observation: observation["steps"] > 20}, budget=500)
+
+
+def test_run_keeps_its_goals_when_it_is_resumed(tmp_path: Path) -> None:
+    """Fewer goals would raise the share of each; another function of the same name would be another goal."""
+    adagoal.explore(Queue(), 6.0, 1.0, goals=FIXED_GOALS, budget=1_000, out=tmp_path)
+    first, *others = FIXED_GOALS
+    another = {first: lambda length: length[0] == 1, **{name: FIXED_GOALS[name] for name in others}}
+    for goals in ({first: FIXED_GOALS[first]}, another, {**FIXED_GOALS, "new": lambda length: False}):
+        with pytest.raises(InputError, match="goals: these are not the goals of the run: they have other states"):
+            adagoal.resume(tmp_path, budget=2_000, env=Queue(), goals=goals)
+    assert adagoal.resume(tmp_path, budget=2_000, env=Queue(), goals=FIXED_GOALS).steps > 1_000
+
+
+@pytest.mark.usefixtures("in_process")
+def test_dropped_transitions_of_a_worker_void_the_run(tmp_path: Path) -> None:
+    """Both find a state in the same round, and there is room for one."""
+    with pytest.raises(InputError, match="has more than 6 states"):
+        adagoal.explore(vector(Hub, 2), 6.0, 2.0, max_states=6, out=tmp_path)
+    result = adagoal.load(tmp_path)
+    assert result.status == "void"
+    assert "the transitions of a worker were dropped" in result.void[0]
+
+
 @pytest.mark.parametrize(
     ("given", "union"),
     [
@@ -224,6 +294,7 @@ def test_discovered_goals_do_not_become_fixed_ones(tmp_path: Path) -> None:
         ({"goals": lambda state: state}, math.inf),
         ({"goals": ["b"], "n_states": 3}, 3),  # labels of one state each
         ({"n_states": 9}, 9),
+        ({"n_states": 9, "start": None}, 18),  # the log decides whether the start is virtual
     ],
 )
 def test_goals_of_a_log_may_be_chosen_because_of_its_data(
@@ -238,8 +309,9 @@ def test_goals_of_a_log_may_be_chosen_because_of_its_data(
         original(self, *args, **kwargs)
 
     monkeypatch.setattr(ConfidenceSets, "__init__", record)
-    rows = [("a", "go", "b"), ("b", "go", "c"), ("c", "go", "a")]
-    adagoal.certify_data(rows * 20, radius=4, start="a", **given)
+    steps = [("a", "go", "b"), ("b", "go", "c"), ("c", "go", "a")]
+    rows = [(*step, False, episode) for episode in range(20) for step in steps]
+    adagoal.certify_data(rows, radius=4, **{"start": "a"} | given)
     assert set(unions) == {union}
 
 

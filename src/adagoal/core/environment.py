@@ -91,6 +91,9 @@ class TabularEnv(Protocol):
         States without an observation (a virtual start) belong to no goal. Returns whether all states are known now.
         """
 
+    def has_other_goals_now(self) -> bool:
+        """Return whether a goal function gives another answer for a known state than when the state was met."""
+
     def observed_states(self) -> ObservedStates | None:
         """Return the digests by which observations are mapped to states, or None without observations."""
 

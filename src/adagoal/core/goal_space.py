@@ -128,6 +128,13 @@ class GoalSpace:
             free = np.argmin(self.goals_of_states[state] >= 0)
             self.goals_of_states[state, free] = self._number_of_name[name]
 
+    def agrees_with_labeler(self, state: int, observation: Any, label: str) -> bool:
+        """Return whether the labeler gives a state, now, the goals that the space has for it."""
+        if self.members_complete or self._labeler is None or self.names is None:
+            return True
+        members = self.goals_of_states[state]
+        return {*self._labeler(state, observation, label)} == {self.names[g] for g in members[members >= 0]}
+
     def finalize_members(self) -> list[str]:
         """Declare that all states were added, so no other goal exists; return the names of goals without a state."""
         members = np.bincount(self.goals_of_states[self.goals_of_states >= 0], minlength=len(self.names or ()))
@@ -185,7 +192,8 @@ class GoalSpace:
         rows = [(set(new[new >= 0]), set(old[old >= 0])) for new, old in zip(self.goals_of_states, at, strict=False)]
         # Before all states are added, a row may still lack goals, but it must not have others than the checkpoint.
         same = all(new == old if self._is_final else new <= old for new, old in rows)
-        if names[: len(self.names)] != self.names or not same:
+        # Lemma 1 shares delta among the names of fixed goals, so none may be missing, and none may be new.
+        if not same or (names[: len(self.names)] if self._discovers_goals else names) != self.names:
             raise InputError("these are not the goals of the run: they have other states", "goals")
         # Goals that are discovered must not become fixed ones in the middle of a run, nor the other way round.
         if saved_names != [*names, *[None] * self._discovers_goals]:

@@ -149,6 +149,10 @@ class BaseEnv:
         """Reasons for which no certificate can be given, one line each."""
         return list(self._diagnostics.void_reasons)
 
+    def has_other_goals_now(self) -> bool:
+        """Return whether a goal function gives another answer for a known state than when the state was met."""
+        return False
+
     @property
     def is_restorable(self) -> bool:
         """Whether :meth:`state` captures everything."""

@@ -50,6 +50,7 @@ class NumberedEnv:
         self._start_seed = start_seed if isinstance(start_seed, int) else None
         self._rng_before_reset: dict[str, Any] = {}  # state of the generator before the last reset
         self._goal_space: GoalSpace | None = None  # receives every new state
+        self._decode_key = observation_keys.make_observation_decoder(backend.spaces.key_format)
         start_keys = self._sample_start_keys()
         self._start_observation = backend.observation()  # unused if the start is virtual
         # A random first observation is a transition of a virtual start, so its distribution is learnt like any other.
@@ -121,7 +122,7 @@ class NumberedEnv:
             )
         # Before the state has a number: a goal function of the user may raise, and then the state must not exist.
         if self._goal_space is not None:
-            self._goal_space.add_state(state, self.backend.observation(), label)
+            self._goal_space.add_state(state, self._observation_for_goals(key), label)
         self.state_numbers[key] = state
         self.labels.append(label)
         return state
@@ -133,9 +134,35 @@ class NumberedEnv:
                 space.add_state(state, key, labels[state] if labels else str(key))
             return True
         self._goal_space = space
-        if not self.has_virtual_start:
-            space.add_state(self.start, self._start_observation, labels[self.start])
+        for key, state in self.state_numbers.items():
+            space.add_state(state, self._observation_for_goals(key), labels[state])
         return False
+
+    def _observation_for_goals(self, key: StateKey) -> Any:
+        """Return the observation of a state as goal functions see it.
+
+        It is made from the key, so what distinguishes no states distinguishes no goals: entries that the space does not
+        have, rounding, the sign of zero. A state machine and MiniGrid give the last observation, which their keys
+        determine.
+        """
+        if self._decode_key is None:
+            return self._start_observation if key in self.state_numbers else self.backend.observation()
+        try:
+            return self._decode_key(key)
+        except ValueError:
+            assert isinstance(key, tuple)  # of a terminal state: its observation is the first part
+            return self._decode_key(key[0])
+
+    def has_other_goals_now(self) -> bool:
+        """Return whether a goal function gives another answer for a known state than when the state was met."""
+        return (
+            self._goal_space is not None
+            and self._decode_key is not None
+            and not all(
+                self._goal_space.agrees_with_labeler(state, self._observation_for_goals(key), self.labels[state])
+                for key, state in self.state_numbers.items()
+            )
+        )
 
     def observed_states(self) -> ObservedStates:
         """Return the table from observations to states."""
@@ -354,6 +381,10 @@ class GymAdapter(MonitoredEnv):
         """Add the states to the goal space; for MiniGrid the observation is the whole state, not the visible part."""
         return self._env.assign_states_to_goals(space, self.labels)
 
+    def has_other_goals_now(self) -> bool:
+        """Return whether a goal function gives another answer for a known state than when the state was met."""
+        return self._env.has_other_goals_now()
+
     def observed_states(self) -> ObservedStates:
         """Return the table from observations to states."""
         return self._env.observed_states()
@@ -386,6 +417,8 @@ class GymAdapter(MonitoredEnv):
         self._diagnostics.restore(facts["diagnostics"])
         self._markov_tests.restore(arrays)
         self._env.restore_state_numbers(facts)
+        if self.has_other_goals_now():
+            raise InputError("these are not the goals of the run: they have other states", "goals")
         if facts["seed"] is not None:
             # A generator that is still in its first state after random transitions was not the one that drew them.
             unused_generator = dict(seeding.np_random(facts["seed"])[0].bit_generator.state)

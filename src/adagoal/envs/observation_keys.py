@@ -80,6 +80,37 @@ def make_key_reader(space: Mapping[str, Any]) -> Callable[[Any], StateKey]:
     return lambda observation: tuple(part(observation[name]) for name, part in zip(names, parts, strict=True))
 
 
+def make_observation_decoder(space: Mapping[str, Any]) -> Callable[[StateKey], Any] | None:
+    """Return the inverse of :func:`make_key_reader`; None if a key does not determine the observation.
+
+    The inverse raises ``ValueError`` for a key of another form.
+    """
+    kind = space["kind"]
+    if kind in ("whole", "text"):
+        return functools.partial(_checked_key, int if kind == "whole" else str)
+    if kind == "array":
+        return functools.partial(_key_to_array, np.dtype(space["dtype"]), tuple(space["shape"]))
+    parts = [make_observation_decoder(part) for part in space.get("parts", ())]
+    if kind not in ("tuple", "dict") or None in parts:
+        return None
+
+    def decode(key: StateKey) -> Any:
+        values = tuple(part(k) for part, k in zip(parts, _checked_key(tuple, key), strict=True) if part is not None)
+        return values if kind == "tuple" else dict(zip(space["names"], values, strict=True))
+
+    return decode
+
+
+def _checked_key(kind: type, key: StateKey) -> Any:
+    if not isinstance(key, kind):
+        raise ValueError(f"the key of a state is {type(key).__name__}, expected {kind.__name__}")
+    return key
+
+
+def _key_to_array(dtype: np.dtype[Any], shape: tuple[int, ...], key: StateKey) -> NDArray[Any]:
+    return np.frombuffer(_checked_key(bytes, key), dtype).reshape(shape)
+
+
 class KeySpace(spaces.Space[Any]):
     """Observations of state machines: any value that :func:`key_text` can write."""
 

@@ -167,7 +167,9 @@ class ParallelEnv(MonitoredEnv):
         n_new = sum(key not in self._state_numbers for key, _ in record.new_states)
         if len(self._state_numbers) + virtual + n_new >= self.state_bound:
             text = f"{self.name} has more than {self.state_bound - 1} states; give a larger number"
-            # Without numbers for the new states none of its transitions can be counted.
+            # Without numbers for the new states none of its transitions can be counted. Dropping them because of what
+            # they met biases the data, also if the bounds now stop the run before it takes another step.
+            self._diagnostics.add_void_reason(f"{text}, since the transitions of a worker were dropped")
             record = record._replace(transitions=record.transitions[:0], new_states=[], masks={}, mask_conflicts=[])
             record = record._replace(failure=WorkerFailure.from_exception(InputError(text, "max_states")))
         numbers, A = self._final_state_numbers(i, record), self.n_actions

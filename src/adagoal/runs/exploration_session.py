@@ -151,12 +151,21 @@ class ExplorationSession:
         else:
             result = build_result(self.setting, run, status)
         reasons = list(run.env.void_reasons)
+        if self._goals_have_changed():
+            reasons.append("a goal had other states at the end of the run: it must be a function of the state alone")
         if contradicted := find_contradicted_goals(result.certificates):
             reasons.append(f"the bounds contradict each other, first those of goal {contradicted[0]}")
         # A method without a guarantee has no certificates to lose; build_result lists its reasons as warnings.
         if estimates.guarantee and reasons:
             result = replace(result, status=Status.VOID, certified_radius=None, void=reasons)
         return result
+
+    def _goals_have_changed(self) -> bool:
+        try:
+            return self.run.env.has_other_goals_now()
+        # The function of the user fails, where it did not before. The result must not be lost.
+        except InputError:
+            return True
 
     def describe_result(self, result: Result) -> str:
         return f"the answer ({result.status}, {len(result.goals)} goals {result.measure.scope})"

@@ -150,7 +150,8 @@ def build_goal_space(setting: ExplorationSettings, env: TabularEnv, code: GoalCo
     if env.is_recorded:
         # The user may have chosen the goals after a look at the data. A union over all states covers every such choice
         # of states; nothing covers every choice of sets.
-        goals.union_bound = env.state_bound if goals.goals_are_states and env.pair_bound else math.inf
+        all_choices = env.state_bound * getattr(env, "n_possible_starts", 1)
+        goals.union_bound = all_choices if goals.goals_are_states and env.pair_bound else math.inf
     return goals
 
 
@@ -255,7 +256,12 @@ def _make_goal_labeler(description: Mapping[str, Any], env: TabularEnv, code: Go
     assert code is not None
     if isinstance(code, StoredLabeler):
         return code
-    return PredicateLabeler(code) if isinstance(code, Mapping) else ValueLabeler(code)
+    if not isinstance(code, Mapping):
+        return ValueLabeler(code)
+    # Beside predicates a mapping may have lists of states.
+    if listed := [state for given in code.values() if not callable(given) for state in given]:
+        _check_goal_states(listed, env)
+    return PredicateLabeler(code)
 
 
 def _named_sets(env: TabularEnv) -> Mapping[str, Any]:
