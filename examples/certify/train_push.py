@@ -24,7 +24,8 @@ class MixedNoise(ActionNoise):
     """Gaussian noise; three actions in ten are far from those of the policy."""
 
     def __call__(self) -> np.ndarray:
-        return np.random.uniform(-2, 2, 4) if np.random.random() < 0.3 else np.random.normal(0, 0.2, 4)
+        draw = np.random  # the global generator, which Stable-Baselines3 seeds
+        return draw.uniform(-2, 2, 4) if draw.random() < 0.3 else draw.normal(0, 0.2, 4)
 
 
 if __name__ == "__main__":
