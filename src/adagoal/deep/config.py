@@ -60,31 +60,52 @@ class Config:
         per_run=True,
     )
     radius: float = setting_field(
-        0.0, "L in steps, in the constraint D(g) <= L of the AdaGoal rules; 0: 0.8 T.", low=0, high=1e9, per_run=True
+        0.0,
+        "L in steps, in the constraint D(g) <= L of the AdaGoal rules.",
+        low=0,
+        high=1e9,
+        per_run=True,
+        default_text="0.8 times the steps of an episode",
     )
     radius_ramp: int = setting_field(
-        -1, "Steps of the linear growth from L/4 to L; 0: L is fixed; -1: 6000 T.", low=-1, high=10**12, per_run=True
+        -1,
+        "Steps of the linear growth from L/4 to L; 0: L is fixed.",
+        low=-1,
+        high=10**12,
+        per_run=True,
+        default_text="6000 T",
     )
     train_goals: str = setting_field("env", "Goal space of training: env, or scale=K[,air=P].", per_run=True)
     test_goals: str = setting_field("env", "Goal space of evaluation: env, or scale=K[,air=P].", per_run=True)
 
-    episodes: int = setting_field(0, "Episodes per cycle; 0: about 800 steps, 4 to 16 episodes.", low=0, high=4096)
-    horizon: int = setting_field(0, "T: steps per episode; 0: the limit of the environment.", low=0, high=10**6)
+    episodes: int = setting_field(
+        0, "Episodes per cycle.", low=0, high=4096, default_text="about 800 steps, 4 to 16 episodes"
+    )
+    horizon: int = setting_field(
+        0, "T: steps per episode.", low=0, high=10**6, default_text="the limit of the environment"
+    )
     noise: float = setting_field(
         0.2, "Standard deviation of the action noise, over half the action range.", low=0, high=10, per_run=True
     )
     random: float = setting_field(0.3, "Probability of a uniformly random action.", low=0, high=1, per_run=True)
 
     updates: int = setting_field(
-        0, "Updates per cycle; 0: one for every two steps, with ddpg for every five.", low=0, high=100_000
+        0, "Updates per cycle.", low=0, high=100_000, default_text="one for every two steps, with ddpg for every five"
     )
     batch: int = setting_field(1024, "Transitions per update.", low=1, high=10**6)
     actor_share: float = setting_field(0.5, "Share of the batch for the actor of critics.", low=1e-3, high=1)
     hidden: tuple[int, ...] = setting_field((256, 256, 256), "Widths of the hidden layers.", low=1, high=8192)
     learning_rate: float = setting_field(1e-3, "Step size of Adam, for all networks.", low=1e-8, high=1)
-    gamma: float = setting_field(0.0, "Discount; values lie in [-1/(1 - gamma), 0]; 0: 1 - 1/T.", low=0, high=0.9999)
+    gamma: float = setting_field(
+        0.0, "Discount; values lie in [-1/(1 - gamma), 0].", low=0, high=0.9999, default_text="1 - 1/T"
+    )
     action_l2: float = setting_field(
-        -1.0, "Penalty of squared actions for the actor; -1: 1 for Fetch, else 0.1.", low=-1, high=1e6, per_run=True
+        -1.0,
+        "Penalty of squared actions for the actor.",
+        low=-1,
+        high=1e6,
+        per_run=True,
+        default_text="1 for Fetch, else 0.1",
     )
     target_step: float = setting_field(
         0.05, "Share of the new weights in an update of the target networks (1 - polyak).", low=1e-6, high=1
@@ -108,7 +129,11 @@ class Config:
     members: int = setting_field(3, "J: Q-functions in the ensemble.", low=2, high=64)
     candidates: int = setting_field(1000, "N: candidate goals at each reset.", low=1, high=10**6)
     ensemble_updates: int = setting_field(
-        0, "Updates of the separate ensemble of ddpg per cycle; 0: two for every five steps.", low=0, high=100_000
+        0,
+        "Updates of the separate ensemble of ddpg per cycle.",
+        low=0,
+        high=100_000,
+        default_text="two for every five steps",
     )
     ensemble_batch: int = setting_field(
         1024, "Transitions per update and member of the separate ensemble.", low=1, high=10**6
@@ -118,7 +143,11 @@ class Config:
     )
 
     eval_every: int = setting_field(
-        0, "Cycles between two evaluations; 0: an eighth of the training, at most 25.", low=0, high=10**6
+        0,
+        "Cycles between two evaluations.",
+        low=0,
+        high=10**6,
+        default_text="an eighth of the training, at most 25",
     )
     eval_episodes: int = setting_field(
         96, "Test episodes per evaluation, rounded up to a multiple of the episodes per cycle.", low=1, high=100_000
