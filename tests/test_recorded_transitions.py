@@ -17,6 +17,7 @@ from numpy.random import Generator, default_rng
 import adagoal
 from adagoal.cli.main import run_command_line
 from adagoal.core.transition_data import TransitionCounts
+from adagoal.envs.logged_env import LoggedEnv
 from adagoal.envs.recorded_transitions import read_transitions
 
 Step = tuple[int, int, int]
@@ -437,7 +438,25 @@ def test_start_is_inferred_from_the_episodes() -> None:
     believed = adagoal.certify_data(rows, 2, n_states=2)
     (_, sure), (_, wider) = given.certificate("1"), believed.certificate("1")
     assert sure < wider
-    assert believed.arrays["visits"].sum() == 600  # every episode counts as a reset
+    # Every episode but the first counts as a reset: the first one says which state the others must agree on.
+    assert believed.arrays["visits"].sum() == 599
+
+
+def test_a_reset_in_the_log_counts_once_for_a_believed_start() -> None:
+    rows = [row for i in range(9) for row in ((0, "go", 1, False, i), (1, "back", 0, False, i))]
+    env = LoggedEnv(read_transitions(rows, reset_action="back"))
+    assert not env.start_is_certain
+    assert (env.moves()[0] < 0).sum() == 9
+
+
+def test_a_declared_number_of_states_does_not_count_those_that_adagoal_adds() -> None:
+    # There are the states a and b. Nobody has tried what may lead from a to b.
+    rows = [("a", "stay", "a", False, episode) for episode in range(5000)]
+    result = adagoal.certify_data(rows, 3, start="random", actions=["stay", "go"], n_states=2)
+    assert [result.label(goal) for goal in result.goals] == ["(start)", "a"]
+    assert result.status == "budget"
+    cases = LoggedEnv(read_transitions({"case": [1, 1, 2], "activity": ["order", "ship", "order"]}), n_states=3)
+    assert (cases.initial_states, cases.state_bound) == (4, 5)  # one activity is not in the log
 
 
 def test_several_first_states_give_a_virtual_start() -> None:
@@ -446,7 +465,7 @@ def test_several_first_states_give_a_virtual_start() -> None:
     for episode in range(3000):
         first = int(rng.random() < 0.25)
         rows.append((f"door {first}", "go", "room", True, episode))
-    result = adagoal.certify_data(rows, 3, 0.5, n_states=4)
+    result = adagoal.certify_data(rows, 3, 0.5, n_states=3)
     assert result.status == "certified"
     assert result.label(int(result.view.start or 0)) == "(start)"
     lower, upper = result.certificate("room")
@@ -464,7 +483,7 @@ def test_an_event_log_is_certified_by_activities(tmp_path: Path) -> None:
             lines.append((case, "check"))
         lines.append((case, "ship" if rng.random() < 0.9 else "cancel"))
     text = "case,activity\n" + "".join(f"{case},{activity}\n" for case, activity in lines)
-    result = adagoal.certify_data(write(tmp_path / "orders.csv", text), 6, 0.5, n_states=6)
+    result = adagoal.certify_data(write(tmp_path / "orders.csv", text), 6, 0.5, n_states=4)
     assert result.status == "certified"
     lower, upper = result.certificate("check")
     assert lower <= 2.0 <= upper
@@ -521,6 +540,57 @@ def test_data_for_a_gym_environment() -> None:
     assert adagoal.audit(run, "FrozenLake-v1").ok
     with pytest.raises(adagoal.InputError, match="the data need the column terminated"):
         adagoal.explore(env, 4, 2.0, data=(s, a, n))
+
+
+class FairCoin(gymnasium.Env[Any, Any]):
+    """The only action leads from 0 to 1 or 2, and back. ``tossed`` keeps what came from 0."""
+
+    observation_space: Any = gymnasium.spaces.Discrete(3)
+    action_space: Any = gymnasium.spaces.Discrete(1)
+
+    def __init__(self) -> None:
+        self.state, self.tossed = 0, list[int]()
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        self.state = 0
+        return 0, {}
+
+    def step(self, action: int) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        if self.state == 0:
+            self.state = 1 + int(self.np_random.random() < 0.5)
+            self.tossed.append(self.state)
+        else:
+            self.state = 0
+        return self.state, 0.0, False, False, {}
+
+
+def test_run_does_not_count_the_random_numbers_of_its_data_again() -> None:
+    """The recorder had the seed of the run: 0, as most have."""
+    recorded, rows, env = FairCoin(), list[Any](), FairCoin()
+    state, _ = recorded.reset(seed=0)
+    for _ in range(400):
+        after, *_ = recorded.step(0)
+        rows.append((state, 0, after, 0))
+        state = after
+    adagoal.explore(env, 10.0, 0.01, data=rows, budget=400)
+    # A reset may have drawn numbers, too.
+    for shift in range(-3, 4):
+        pairs = zip(env.tossed[3:150], recorded.tossed[3 + shift : 150 + shift], strict=True)
+        assert 0.3 < np.mean([a == b for a, b in pairs]) < 0.7
+
+
+def test_runs_with_other_data_draw_other_random_numbers() -> None:
+    """Data may be those of a run with the same seed, which may have begun with data as well."""
+    streams: list[int] = []
+
+    def note_stream(run: Any) -> None:
+        streams.append(run.rng.bit_generator.state["state"]["inc"])
+
+    for n in (0, 1, 2):
+        data = {"data": [(0, 1, 1)] * n} if n else {}
+        adagoal.explore("chain", 3.0, env_args={"n_states": 4}, budget=20, observe=note_stream, **data)
+    assert len(set(streams)) == 3
 
 
 @pytest.mark.parametrize(

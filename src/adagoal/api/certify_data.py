@@ -9,6 +9,7 @@ counts again and again on the way, as in a run.
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -23,6 +24,7 @@ from adagoal.core.argument_checks import check_arguments, check_folder_path
 from adagoal.core.environment import RolloutOutcome
 from adagoal.core.errors import OBJECT_ENV_PREFIX, InputError, Status, to_single_line
 from adagoal.core.exploration_run import ExplorationRun, PlanningEstimates, SupportsFinalize, record_rollout
+from adagoal.core.random_streams import StreamPurpose, random_stream
 from adagoal.core.transition_data import TransitionCounts
 from adagoal.core.types import Bools, Longs
 from adagoal.envs.gym_adapter import GymAdapter
@@ -73,7 +75,8 @@ def certify_data(
     actions: all actions, if some of them are not in the data.
     reset_action: the action that stands for the reset, if the data contain resets.
     columns: the names of the columns, if they differ: {"state": "s", "next_state": "s2"}.
-    n_states: the number of states that exist, seen or not, or a bound on it, if you know one.
+    n_states: the number of states that exist, seen or not, or a bound on it, if you know one; a virtual start, and the
+        start and the end of an event log, are not counted.
     branching: no pair has more than this many successors, if you know it.
     out: folder for the result.
 
@@ -124,12 +127,15 @@ def begin_with_data(session: ExplorationSession, data: Any) -> None:
     if not isinstance(env, ModelSimulator | GymAdapter) or env.initial_states < env.state_bound:
         text = f"the states of {env.name} have no numbers before the run; certify_data certifies data by themselves"
         raise InputError(text, "data")
+    log = read_transitions(data)
+    # The seed alone may be that of the recorder: the run would draw the same numbers, and count them as new ones.
+    digest = zlib.crc32(np.concatenate([log.state, log.action, log.next_state]).tobytes())
+    run.rng = random_stream(session.setting.seed, StreamPurpose.AFTER_DATA, digest)
     if isinstance(env, GymAdapter):
-        env.reset_with_seed(session.setting.seed)
+        env.reset_with_seed(int(run.rng.integers(2**31)))
         if env.has_action_mask:
             text = f"{env.name} has action masks, which the data lack; give the environment by its name"
             raise InputError(text, "data")
-    log = read_transitions(data)
     moves, landed = _translate(log, env)
     if isinstance(env, ModelSimulator):
         run.counts.mark_absent_pairs(np.flatnonzero(env.mdp.absent))

@@ -37,6 +37,7 @@ class StreamPurpose(IntEnum):
     CERTIFIED_GOALS = 19  # round of the certification
     CERTIFIED_EPISODE = 20  # round of the certification, slot, block
     JUDGED_GOALS = 21
+    AFTER_DATA = 22  # digest of the recorded transitions
 
 
 def stream_seed_sequence(seed: int, purpose: StreamPurpose, *indices: int) -> np.random.SeedSequence:

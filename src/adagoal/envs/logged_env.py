@@ -24,7 +24,8 @@ class LoggedEnv(BaseEnv):
 
     ``start``: the state to which the reset leads; None: the state in which all episodes of the log begin; "random":
     a virtual start, whose only action draws the first state of an episode. ``actions``: all actions, if the log lacks
-    some. ``n_states``: the number of states, seen or not, or a bound on it; None if it is not known.
+    some. ``n_states``: the number of states, seen or not, or a bound on it, without (start) and (end) that a log has
+    not; None if it is not known.
     """
 
     layout = None  # a log has no map
@@ -43,11 +44,13 @@ class LoggedEnv(BaseEnv):
         if is_virtual:
             # Its number is the first, because states are numbered in the order of their discovery.
             log = self.log = log.with_first_state(EVENT_START)
-        n_known = len(log.states)
-        state_bound = n_known + 1 if n_states is None else n_states
-        if not isinstance(state_bound, int) or state_bound < n_known:
-            text = f"must be a whole number, at least the {n_known:,} of the log, got {n_states!r}"
+        n_known, n_recorded = len(log.states), len(log.states) - log.n_added_states
+        if n_states is not None and (not isinstance(n_states, int) or n_states < n_recorded):
+            text = f"must be a whole number, at least the {n_recorded:,} of the log, got {n_states!r}"
             raise InputError(text, "n_states")
+        # The user counts the states of the environment, and knows of no other. A bound that is one too small would
+        # say that a state never seen does not exist.
+        state_bound = n_known + 1 if n_states is None else n_states + log.n_added_states
         sizes = len(self.action_labels), start_state, state_bound, n_known
         super().__init__(log.name, *sizes, is_certain, states_declared=n_states is not None)
         self.labels = tuple(to_single_line(state) for state in log.states)
@@ -77,8 +80,12 @@ class LoggedEnv(BaseEnv):
 
         A reset is counted where the log says that an episode begins in the start.
         """
-        is_counted = self._has_virtual_start or not self.start_is_certain
-        return self._moves_with_resets(self._episode_beginnings() & is_counted)
+        if self._has_virtual_start or self.start_is_certain:
+            return self._moves_with_resets(self._episode_beginnings() & self._has_virtual_start)
+        # Resets are evidence for the start (lemma 10). The first episode is none, because it says what the start is;
+        # nor is one that follows a reset of the log, which is counted already.
+        follows_reset = np.append(True, self.log.action[:-1] < 0)
+        return self._moves_with_resets(self._episode_beginnings() & ~follows_reset)
 
     def _episode_beginnings(self) -> Bools:
         return np.zeros(len(self.log), bool) if self.log.begins_episode is None else self.log.begins_episode

@@ -47,13 +47,15 @@ class RecordedTransitions:
     begins_episode: Bools | None  # [N] first step of an episode; None if the log does not say
     row_name: str = "row"
     first_row: int = 0  # number of the first transition in messages
+    n_added_states: int = 0  # of the states, those that are not in the data: (start) and (end)
 
     def __len__(self) -> int:
         return len(self.state)
 
     def with_first_state(self, value: Any) -> RecordedTransitions:
         """Return the same transitions with one state more, number 0, that none of them has."""
-        return replace(self, states=(value, *self.states), state=self.state + 1, next_state=self.next_state + 1)
+        log = replace(self, states=(value, *self.states), n_added_states=self.n_added_states + 1)
+        return replace(log, state=self.state + 1, next_state=self.next_state + 1)
 
     def fail_at(self, i: int, text: str) -> NoReturn:
         """Raise an input error about transition ``i``."""
@@ -353,7 +355,8 @@ def _transitions_of_cases(name: str, activities: tuple[Any, ...], activity: Long
     )
     states = tuple(states[number] for number in numbering)
     return RecordedTransitions(
-        name, states, (EVENT_ACTION,), state, moves, next_state, terminated, True, begins_episode
+        *(name, states, (EVENT_ACTION,), state, moves, next_state, terminated, True, begins_episode),
+        n_added_states=2,
     )
 
 
