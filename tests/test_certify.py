@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import subprocess
 import sys
@@ -346,7 +345,17 @@ def broken(observation: Any) -> Any:
     raise RuntimeError("no")
 
 
-TURNS, RNG = itertools.cycle([0, 1]), np.random.default_rng(0)
+class Alternating:
+    """A policy with a memory: 0 and 1 in turn."""
+
+    action = 1
+
+    def __call__(self, observation: Any) -> int:
+        self.action = 1 - self.action
+        return self.action
+
+
+RNG = np.random.default_rng(0)
 CARTPOLE: dict[str, Any] = {"env": "CartPole-v1", "starts": {"x": (0, 1)}, "radius": None}
 PENDULUM = {"env": "Pendulum-v1", "starts": {"theta": (0, 1)}, "criterion": "return:0", "radius": 5}
 
@@ -361,8 +370,8 @@ PENDULUM = {"env": "Pendulum-v1", "starts": {"theta": (0, 1)}, "criterion": "ret
         ({"policy": lambda observation: None}, r"policy: must return an action of Discrete\(2\), got None"),
         ({"policy": lambda observation: np.inf}, r"policy: must return an action of Discrete\(2\), got inf"),
         ({"policy": lambda observation: None, **PENDULUM}, r"policy: must return an action of Box.*, got None"),
-        ({"policy": itertools.cycle([0, 1]).__next__}, "policy: the function raised TypeError"),
-        ({"policy": lambda observation: next(TURNS)}, "policy: must return the same action for the same observation"),
+        ({"policy": "left".upper}, "policy: the function raised TypeError"),
+        ({"policy": Alternating()}, "policy: must return the same action for the same observation"),
         ({"policy": lambda observation: int(RNG.integers(2))}, "policy: must return the same action"),
         ({"rollouts": 100}, "rollouts: must be at least 128, those of the first round, got 100"),
         ({"set_start": lambda env, start: env.reset()}, "set_start: must return the observation alone, or None, got 2"),
