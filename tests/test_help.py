@@ -83,6 +83,16 @@ def test_options_are_shown_in_groups(capsys: pytest.CaptureFixture[str]) -> None
             assert f"{option.opts[0]} " in shown[f"{command} --help-all"]
 
 
+@pytest.mark.parametrize("name", COMMANDS)
+def test_no_default_stands_for_another_value(name: str) -> None:
+    """A default is the value that is used, not a number such as 0 or -1 with a meaning of its own."""
+    found = cli.get_command(click.Context(cli), name)
+    assert found is not None
+    for option in (parameter for parameter in found.params if isinstance(parameter, click.Option)):
+        if shown := re.search(r"\[default: (-?[\d.]+)\]", option.help or ""):
+            assert not re.search(rf"(?<![\w.]){float(shown[1]):g}: ", option.help or ""), option.opts
+
+
 def test_choices_are_shown_as_they_are_typed(capsys: pytest.CaptureFixture[str]) -> None:
     assert run_command_line(["explore", "--help"]) == 0
     assert "--radius L|auto|all" in capsys.readouterr().out

@@ -97,7 +97,8 @@ def test_training_shows_its_progress(monkeypatch: pytest.MonkeyPatch, capfd: pyt
 
 def test_rule_function_gets_what_it_declares() -> None:
     """A configuration holds only the name of a function, which does not tell its needs."""
-    config, space = Config("point-mass", goal_rule="function:mega"), lambda rng, n: np.zeros((n, 2))
+    config = Config("point-mass", goal_rule="function:mega").resolve_for_horizon(50)
+    space = lambda rng, n: np.zeros((n, 2))  # noqa: E731
     assert GoalSelector([config], [space], [space], 100, goal_rules.mega).required_fields == [
         goal_rules.required_fields(goal_rules.mega, frozenset())
     ]

@@ -128,9 +128,21 @@ def test_every_setting_is_an_option_with_its_help_and_default() -> None:
         if field.name == "env":
             continue
         text = getattr(options[field.name], "help", "")
-        assert declared_settings(Config)[field.name].help in text
+        info = declared_settings(Config)[field.name]
+        assert info.help in text
         shown = ",".join(map(str, field.default)) if isinstance(field.default, tuple) else field.default
+        shown = info.default_text or shown
+        assert shown is not None
         assert re.search(re.escape(f"[default: {shown}]"), text)
+
+
+def test_settings_that_depend_on_the_horizon_are_resolved() -> None:
+    given = {field.name for field in dataclasses.fields(Config) if field.default is None}
+    assert {"radius", "gamma", "horizon", "updates"} <= given
+    assert None not in dataclasses.asdict(Config("point-mass").resolve_for_horizon(50)).values()
+    for name in given - {"radius_ramp", "action_l2"}:
+        with pytest.raises(InputError, match=f"^{name}: must be .* got 0"):
+            Config("point-mass", **{name: 0})
 
 
 def test_runs_of_one_program_may_differ_in_some_settings() -> None:

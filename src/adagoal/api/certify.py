@@ -79,7 +79,7 @@ def certify(
     test_goals: str | None = None,
     seed: int = 0,
     trust: bool = False,
-    workers: int = 0,
+    workers: int | None = None,
     out: str | Path | None = None,
     observe: CertificationObserver | None = None,
 ) -> Certification:
@@ -100,7 +100,7 @@ def certify(
     criterion: what counts as a success: by default ``info["is_success"]`` or the reward of the goal after any step;
         ``"survive:N"``, ``"return:X"``, or a function of the :class:`~adagoal.certification.criteria.Episode`.
     run, test_goals: for the folder of a run: index of the run, if trained with several seeds, and its goal space.
-    seed: of goals and starts; the result does not depend on the number of ``workers`` (0: one per core).
+    seed: of goals and starts; the result does not depend on the number of ``workers`` (by default one per core).
     out: folder for ``certificate.json``. The same call continues an interrupted certification there.
     observe: called as ``observe(open cells, rollouts)`` before every round; False ends the certification.
 
@@ -302,12 +302,12 @@ def _trained_problem(
 
 def _load_trained_policy(
     training: str | Path | TrainResult | GoalPolicy, run: int, env: Any, trust: bool
-) -> tuple[GoalPolicy, int, str, EnvSource, dict[str, Any]]:
+) -> tuple[GoalPolicy, int | None, str, EnvSource, dict[str, Any]]:
     """Return a policy, its horizon, its test goals, its environment, and where the policy comes from."""
     from adagoal.runs.train_result import TrainResult, load_training
 
     if isinstance(training, GoalPolicy):
-        return training, 0, "env", EnvSource.from_argument(training.env if env is None else env), {}
+        return training, None, "env", EnvSource.from_argument(training.env if env is None else env), {}
     result = training if isinstance(training, TrainResult) else load_training(training)
     check_integer("run", run, 0, len(result.policies) - 1)
     source, config = result.env_source(env, trust, "adagoal.certify({}, env=...)"), result.history.configs[run]

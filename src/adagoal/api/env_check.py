@@ -339,7 +339,7 @@ def _check_goal_env(check: Check, source: EnvSource, steps: int, seed: int) -> N
         text = f"the environment has no time limit: training needs a horizon, here {DEFAULT_HORIZON} steps"
         check.warnings.append(text)
     # A horizon of 0 stands for the time limit of the environment.
-    sizes = env_inspection.measure_dimensions(env, source, 0 if check.time_limit else DEFAULT_HORIZON)
+    sizes = env_inspection.measure_dimensions(env, source, None if check.time_limit else DEFAULT_HORIZON)
     check.goal_size, check.reached_within, check.takes_goals = sizes.goal, sizes.success, sizes.accepts_goals
     goal_env = GoalEnv(source, sizes)
     try:

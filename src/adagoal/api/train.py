@@ -40,9 +40,9 @@ def train(
     set_goal: Callable[[Any, Any], None] | None = None,
     out: str | Path | None = None,
     overwrite: bool = False,
-    workers: int = 0,
+    workers: int | None = None,
     minutes: float = math.inf,
-    checkpoint_every: int = 0,
+    checkpoint_every: int | None = None,
     step_timeout: float | None = None,
     progress: bool | None = None,
     observe: Callable[[TrainingHistory], bool | None] | None = None,
@@ -70,10 +70,10 @@ def train(
         how.
     out: folder for checkpoints and the result; :func:`adagoal.resume` continues a run that was killed.
     overwrite: replace a run that is in the folder already, as soon as this one has its first checkpoint.
-    workers: number of rollout processes; 0 takes one per core. A script needs the guard
+    workers: number of rollout processes; by default one per core. A script needs the guard
         ``if __name__ == "__main__":`` around the call, because every worker imports it.
     minutes: time limit; after it the status is ``budget``.
-    checkpoint_every: cycles between two checkpoints; 0 adapts to how long a save takes.
+    checkpoint_every: cycles between two checkpoints; by default as often as the time of a save allows.
     step_timeout: seconds after which a step of the environment counts as hanging. The run then ends with an error, and
         everything learnt is saved.
     progress: show a progress bar on standard error, or a line for each test if it is not a terminal; by default in

@@ -97,6 +97,9 @@ def per_run_settings(cls: type[Any]) -> set[str]:
 
 def check_value(info: SettingInfo, value: Any) -> Any:
     """Return the value, with NumPy scalars as Python numbers; raise an :class:`InputError` if it is not accepted."""
+    # A default None is replaced by a number later, so the type of the field does not mention it.
+    if value is None and info.default is None:
+        return None
     # The settings are written as JSON, which cannot hold NumPy scalars.
     plain = tuple(map(to_python_scalar, value)) if isinstance(value, tuple) else to_python_scalar(value)
     if not any(_is_accepted(info, kind, plain) for kind in info.kinds):

@@ -44,7 +44,10 @@ CONTACT_DISTANCE = 0.4
 
 @dataclass(frozen=True)
 class Config:
-    """Settings of one training run. Lengths are in environment steps unless they say otherwise."""
+    """Settings of one training run. Lengths are in environment steps unless they say otherwise.
+
+    Fields with the default None depend on T; :meth:`resolve_for_horizon` replaces None by a number.
+    """
 
     env: str = setting_field(help="Gymnasium id of a goal-conditioned environment, module:Id, or point-mass.")
     seed: int = setting_field(0, "Random seed; one machine repeats a run exactly.", low=0, high=2**31 - 1, per_run=True)
@@ -60,17 +63,18 @@ class Config:
         per_run=True,
     )
     radius: float = setting_field(
-        0.0,
+        None,
         "L in steps, in the constraint D(g) <= L of the AdaGoal rules.",
         low=0,
         high=1e9,
+        closed="(]",
         per_run=True,
         default_text="0.8 times the steps of an episode",
     )
     radius_ramp: int = setting_field(
-        -1,
+        None,
         "Steps of the linear growth from L/4 to L; 0: L is fixed.",
-        low=-1,
+        low=0,
         high=10**12,
         per_run=True,
         default_text="6000 T",
@@ -79,10 +83,10 @@ class Config:
     test_goals: str = setting_field("env", "Goal space of evaluation: env, or scale=K[,air=P].", per_run=True)
 
     episodes: int = setting_field(
-        0, "Episodes per cycle.", low=0, high=4096, default_text="about 800 steps, 4 to 16 episodes"
+        None, "Episodes per cycle.", low=1, high=4096, default_text="about 800 steps, in 4 to 16 episodes"
     )
     horizon: int = setting_field(
-        0, "T: steps per episode.", low=0, high=10**6, default_text="the limit of the environment"
+        None, "T: steps per episode.", low=1, high=10**6, default_text="the limit of the environment"
     )
     noise: float = setting_field(
         0.2, "Standard deviation of the action noise, over half the action range.", low=0, high=10, per_run=True
@@ -90,19 +94,23 @@ class Config:
     random: float = setting_field(0.3, "Probability of a uniformly random action.", low=0, high=1, per_run=True)
 
     updates: int = setting_field(
-        0, "Updates per cycle.", low=0, high=100_000, default_text="one for every two steps, with ddpg for every five"
+        None,
+        "Updates per cycle.",
+        low=1,
+        high=100_000,
+        default_text="one for every two steps, with ddpg for every five",
     )
     batch: int = setting_field(1024, "Transitions per update.", low=1, high=10**6)
     actor_share: float = setting_field(0.5, "Share of the batch for the actor of critics.", low=1e-3, high=1)
     hidden: tuple[int, ...] = setting_field((256, 256, 256), "Widths of the hidden layers.", low=1, high=8192)
     learning_rate: float = setting_field(1e-3, "Step size of Adam, for all networks.", low=1e-8, high=1)
     gamma: float = setting_field(
-        0.0, "Discount; values lie in [-1/(1 - gamma), 0].", low=0, high=0.9999, default_text="1 - 1/T"
+        None, "Discount; values lie in [-1/(1 - gamma), 0].", low=0, high=0.9999, closed="(]", default_text="1 - 1/T"
     )
     action_l2: float = setting_field(
-        -1.0,
+        None,
         "Penalty of squared actions for the actor.",
-        low=-1,
+        low=0,
         high=1e6,
         per_run=True,
         default_text="1 for Fetch, else 0.1",
@@ -129,9 +137,9 @@ class Config:
     members: int = setting_field(3, "J: Q-functions in the ensemble.", low=2, high=64)
     candidates: int = setting_field(1000, "N: candidate goals at each reset.", low=1, high=10**6)
     ensemble_updates: int = setting_field(
-        0,
+        None,
         "Updates of the separate ensemble of ddpg per cycle.",
-        low=0,
+        low=1,
         high=100_000,
         default_text="two for every five steps",
     )
@@ -143,9 +151,9 @@ class Config:
     )
 
     eval_every: int = setting_field(
-        0,
+        None,
         "Cycles between two evaluations.",
-        low=0,
+        low=1,
         high=10**6,
         default_text="an eighth of the training, at most 25",
     )
@@ -155,8 +163,6 @@ class Config:
 
     def __post_init__(self) -> None:
         check_field_values(self)
-        if -1.0 < self.action_l2 < 0.0:
-            raise InputError(f"must be -1, or a number >= 0, got {self.action_l2}", name="action_l2")
         # user code runs when training starts, not when the settings of a folder are read
         if not (self.rule_is_a_file or self.rule_is_a_function):
             self.check_goal_rule()
@@ -178,8 +184,8 @@ class Config:
             horizon=T,
             gamma=self.gamma or min(max(1.0 - 1.0 / T, 0.5), 0.9999),
             radius=self.radius or max(0.8 * T, 1.0),
-            radius_ramp=6000 * T if self.radius_ramp < 0 else self.radius_ramp,
-            action_l2=self.action_l2 if self.action_l2 >= 0.0 else 1.0 if fetch else 0.1,
+            radius_ramp=6000 * T if self.radius_ramp is None else self.radius_ramp,
+            action_l2=(1.0 if fetch else 0.1) if self.action_l2 is None else self.action_l2,
             episodes=episodes,
             updates=self._updates_per_cycle("updates", 0.2 if self.algorithm == "ddpg" else 0.5, episodes * T),
             ensemble_updates=self._updates_per_cycle("ensemble_updates", 0.4, episodes * T),

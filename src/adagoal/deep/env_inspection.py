@@ -162,7 +162,7 @@ class EnvInspection(NamedTuple):
     table_box: Floats | None  # of Fetch (:func:`fetch_table_box`)
 
 
-def inspect_env(source: EnvSource, horizon: int, goal_spaces: Sequence[tuple[str, str]]) -> EnvInspection:
+def inspect_env(source: EnvSource, horizon: int | None, goal_spaces: Sequence[tuple[str, str]]) -> EnvInspection:
     """Inspect an environment; ``goal_spaces`` are arguments of :func:`make_goal_sampler`."""
     # A step that takes longer than the timeout kills its process. That must not be the user's.
     if source.step_timeout is None:
@@ -177,12 +177,12 @@ def inspect_env(source: EnvSource, horizon: int, goal_spaces: Sequence[tuple[str
         worker.stop()
 
 
-def _inspect_and_pickle(source: EnvSource, horizon: int, goal_spaces: Sequence[tuple[str, str]]) -> bytes:
+def _inspect_and_pickle(source: EnvSource, horizon: int | None, goal_spaces: Sequence[tuple[str, str]]) -> bytes:
     # cloudpickle, because goal samplers are closures, which the pipe of a worker cannot carry
     return bytes(cloudpickle.dumps(_inspect_here(source, horizon, goal_spaces)))
 
 
-def _inspect_here(source: EnvSource, horizon: int, goal_spaces: Sequence[tuple[str, str]]) -> EnvInspection:
+def _inspect_here(source: EnvSource, horizon: int | None, goal_spaces: Sequence[tuple[str, str]]) -> EnvInspection:
     env = source.make_env()
     if source.step_timeout is not None:
         # on the instance, so the calls of goal samplers are timed as well
@@ -195,7 +195,7 @@ def _inspect_here(source: EnvSource, horizon: int, goal_spaces: Sequence[tuple[s
     return inspection
 
 
-def measure_dimensions(env: Any, source: EnvSource, horizon: int) -> EnvDimensions:
+def measure_dimensions(env: Any, source: EnvSource, horizon: int | None) -> EnvDimensions:
     """Check that the environment is goal-conditioned with box actions, and measure it."""
     name = source.name
     action = _check_spaces(env, name)
@@ -253,9 +253,9 @@ def declared_time_limit(env: Any) -> int:
     return (env.spec and env.spec.max_episode_steps) or find_time_limit(env) or 0
 
 
-def _resolve_horizon(env: Any, name: str, horizon: int) -> int:
+def _resolve_horizon(env: Any, name: str, horizon: int | None) -> int:
     registered = env.spec and env.spec.max_episode_steps
-    if registered and horizon > registered:
+    if horizon and registered and horizon > registered:
         text = f"{name} ends its episodes after {registered} steps; accepted 1 to {registered}"
         raise InputError(text, name="horizon")
     limit = horizon or declared_time_limit(env)

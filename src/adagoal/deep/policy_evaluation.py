@@ -69,9 +69,9 @@ def success_by_bin(values: Floats, success: Bools, edges: Floats) -> list[dict[s
 
 
 def evaluate_policy(
-    policy: GoalPolicy, source: EnvSource, horizon: int, test_goals: str, episodes: int, seed: int
+    policy: GoalPolicy, source: EnvSource, horizon: int | None, test_goals: str, episodes: int, seed: int
 ) -> Evaluation:
-    """Play ``episodes`` for goals of the space ``test_goals``; ``horizon`` 0 is the environment's own."""
+    """Play ``episodes`` for goals of the space ``test_goals``; ``horizon`` None is the limit of the environment."""
     check_integer("episodes", episodes, 1, 10**6)
     check_integer("seed", seed, 0, 2**31 - 1)
     # the timeout kills the process, which is the caller's here
@@ -111,7 +111,7 @@ class GoalPolicyPlayer:
 
 
 def prepare_certification(
-    policy: GoalPolicy, source: EnvSource, horizon: int, test_goals: str, radius: int, seed: int
+    policy: GoalPolicy, source: EnvSource, horizon: int | None, test_goals: str, radius: int, seed: int
 ) -> tuple[GoalSampler, Callable[[], GoalPolicyPlayer]]:
     """Return the goal space ``test_goals``, and the function that makes players with episodes of ``radius`` steps."""
     sizes, (sample,), _ = inspect_env(source, horizon, [("test_goals", test_goals)])

@@ -18,12 +18,14 @@ class TrainingOptions:
     """Where and for how long training runs are executed; a result does not store these arguments."""
 
     seeds: int = setting_field(1, "Number of runs with consecutive seeds, trained together.", low=1, high=256)
-    workers: int = setting_field(0, "Rollout processes.", low=0, high=1024, default_text="one per core")
+    workers: int | None = setting_field(
+        None, "Number of rollout processes.", low=1, high=1024, default_text="one per core"
+    )
     minutes: float = setting_field(
         math.inf, "Stop after this time; the run can be resumed.", low=0, closed="(]", metavar="MINUTES"
     )
-    checkpoint_every: int = setting_field(
-        0, "Cycles between checkpoints.", low=0, high=10**9, default_text="as often as their size allows"
+    checkpoint_every: int | None = setting_field(
+        None, "Cycles between checkpoints.", low=1, high=10**9, default_text="as often as their size allows"
     )
     until: str | None = setting_field(
         None,
