@@ -412,7 +412,7 @@ PENDULUM = {"env": "Pendulum-v1", "starts": {"theta": (0, 1)}, "criterion": "ret
         ({"criterion": "survive:3", "radius": 2}, "radius: 2 steps do not fit the criterion survive:3"),
         ({"criterion": lambda episode: 3}, "criterion: the function must return True or False"),
         ({"criterion": lambda episode: 1 / 0}, "criterion: the function raised ZeroDivisionError"),
-        ({"radius": None}, "radius: missing; the episodes of .*CoinEnv have no time limit"),
+        ({"radius": None}, "radius: missing; episodes of .*CoinEnv have no time limit, so give"),
         ({"radius": 0}, "radius: must be a whole number"),
         ({"success": 1.5}, "success: must be"),
         ({"env": goal_coins, "goals": ([0.0], [1.0])}, "goals: must have 2 numbers"),

@@ -97,7 +97,7 @@ def flip():
         (flip(), r"the same observation belonged to \['0'\] in one call and not in the next"),
         (lambda label: None, "no state belongs to any of the goals"),
         ({"door": lambda label: False}, "no state belongs to any of the goals"),
-        ("keys:0", r"^goals: an observation such as '\(0, 0\)' has no entries: it is one str"),
+        ("keys:0", r"^goals: an observation such as '\(0, 0\)' has no entries \(it is str\); give a function"),
         ({}, "there must be at least one goal"),
         ({"door": "open"}, "must be names with functions, or with lists of states"),
         ({"door": []}, "^goals: the goal 'door' has no states; give it one"),

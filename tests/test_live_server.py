@@ -215,7 +215,7 @@ def test_comparison_is_watched_while_it_runs(tmp_path: Path) -> None:
     assert source.version_stamp() != before
     assert len({line["name"] for line in unpack_data_block(source.pack_data())[0]["curves"][0]["lines"]}) == 1
     (tmp_path / "cells" / "other.json").write_text("{}")
-    with pytest.raises(InputError, match="damaged, or no run of adagoal compare"):
+    with pytest.raises(InputError, match="damaged, or not from adagoal compare; remove it"):
         source.pack_data()
 
 

@@ -434,7 +434,7 @@ def test_other_format_gives_one_line_error(tmp_path, number):
     write_folder(tmp_path, 1)
     for name in (MANIFEST_FILE, MANIFEST_BACKUP_FILE):
         damaged_folders.put(tmp_path / name, f'{{"format": {number}}}'.encode())
-    with pytest.raises(InputError, match=rf"format {number} is not known to this version \(it reads format 2\)"):
+    with pytest.raises(InputError, match=rf"format {number}, but this version reads format 2; use"):
         read_numbers(tmp_path)
 
 

@@ -133,7 +133,7 @@ def explore(
     # Before the environment is made, so wrong goals are refused before workers start.
     goal_spec, avoided = parse_goals(goals), parse_avoid(avoid)
     if radius is None and within is None:
-        raise InputError("is missing; give the number of steps to look, for instance 20", "radius")
+        raise InputError("missing; give the number of steps to look, for instance 20", "radius")
     if radius is not None and within is not None:
         raise InputError("cannot be combined with radius; leave one out", "within")
     check_arguments(ExplorationSettings, within=within)
@@ -172,7 +172,7 @@ def explore(
             if out_path is None:
                 raise InputError("needs a folder for the steps; give out as well", "record")
             if not isinstance(world, ModelSimulator | GymAdapter | ParallelEnv):
-                raise InputError(f"{name} is an environment of your own class, which does not record steps", "record")
+                raise InputError(f"{name} is a TabularEnv of your own, which records no steps; leave it out", "record")
             if data is not None:
                 raise InputError("cannot be combined with data: the log would lack them; leave one out", "record")
             session.record_transitions()
@@ -509,14 +509,15 @@ def _find_numbers_in_model(result: Result, model: TabularMDP) -> tuple[Longs, Lo
         states = [_find_in_model(label, model.labels, model.n_states, "state", model) for label in labels]
         actions = [_find_in_model(name, (), model.n_actions, "action", model) for name in names]
         if states[start] != model.start:
-            raise InputError(f"audit: the data start in {labels[start]}, the model in state {model.start}")
+            text = f"the data start in {labels[start]}, the model in state {model.start}; give another env"
+            raise InputError(f"audit: {text}")
         return np.array(states), np.array([*actions, model.n_actions])
     n_states, n_actions = result.arrays["policy"].shape[2], result.reset_action
     as_met = numbers_states_as_met(result)
     if n_actions != model.n_actions or not (as_met or n_states == model.n_states):
         raise InputError(
             f"audit: the result is about {n_states} states and {n_actions} actions, "
-            f"the model has {model.n_states} and {model.n_actions}"
+            f"the model has {model.n_states} and {model.n_actions}; give the environment of the run"
         )
     found = find_model_states(result, n_states=model.n_states) if as_met else np.arange(n_states)
     return found, np.arange(n_actions + 1)
@@ -530,4 +531,4 @@ def _find_in_model(name: str, labels: Sequence[str], size: int, kind: str, model
         return model.start
     if name.isdecimal() and int(name) < size:
         return int(name)
-    raise InputError(f"audit: {model.name} has no {kind} {name!r}, which the data have")
+    raise InputError(f"audit: {model.name} has no {kind} {name!r}, which the data have; give another env")

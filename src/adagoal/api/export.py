@@ -167,7 +167,7 @@ def _load_exported_run(folder: Path, result: Result, env: api.EnvOverride, trust
         raise InputError(f"{text}; use the format csv", "run")
     if run_env.void_reasons:
         reason = run_env.void_reasons[0]
-        raise InputError(f"the certificates of this run are void ({reason}), so its intervals are too", "run")
+        raise InputError(f"the run is void ({reason}), so it has no valid intervals; mend the cause, run again", "run")
     # A run updates its radii when it plans, so a checkpoint may have counts that they do not include yet.
     sets.update_radii()
     counts = estimates.counts

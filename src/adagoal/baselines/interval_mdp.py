@@ -258,7 +258,7 @@ class FixedSampleSets:
         if not len(pairs):
             return False
         if counts.support.max() > self.branching:
-            text = f"branching={self.branching}: a pair with more successors has been observed"
+            text = f"branching={self.branching}: a pair with more successors was observed; give a larger number"
             raise InputError(text, name="method_args")
         self.sampled_counts[pairs] = counts.count[pairs]
         self._compute_ends(pairs)

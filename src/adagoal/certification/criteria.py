@@ -91,7 +91,7 @@ def _judge_survival(steps: int) -> Judge:
             return not episode.terminated
         # an episode that was cut off says nothing about later steps
         if episode.truncated:
-            text = f"an episode was cut off after {episode.steps} steps, before the {steps} of survive:{steps}"
+            text = f"survive:{steps}, but an episode was cut off after {episode.steps} steps; give a smaller number"
             raise InputError(text, "criterion")
         return None
 

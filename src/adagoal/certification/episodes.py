@@ -171,12 +171,13 @@ class EpisodeTask:
         limit = find_time_limit(env)
         radius = given or self.criterion.steps or limit
         if radius is None:
-            raise InputError(f"missing; the episodes of {self.env_name} have no time limit", "radius")
+            raise InputError(f"missing; episodes of {self.env_name} have no time limit, so give their steps", "radius")
         if limit is not None and radius > limit:
             # an episode that the environment cuts off says nothing about later steps
             if not given:
                 raise InputError(
-                    f"{self.criterion.text}, but episodes of {self.env_name} have {limit} steps", "criterion"
+                    f"{self.criterion.text}, but episodes of {self.env_name} have {limit} steps; give a smaller number",
+                    "criterion",
                 )
             raise InputError(f"must be a whole number in 1..{limit}, the steps of an episode, got {radius}", "radius")
         if self.criterion.steps not in (None, radius):

@@ -184,7 +184,7 @@ class Sb3Policy:
         except Exception as error:
             raise EnvironmentFailure(f"the model raised {describe_exception(error)}", "policy") from error
         if memory is not None:
-            raise InputError("recurrent policies are not supported", "policy")
+            raise InputError("the model is recurrent, which is not supported; give one without memory", "policy")
         return list(actions)
 
 

@@ -134,7 +134,8 @@ class ConfidenceSets:
             return False
         if counts.support[changed].max() > self.branching:
             raise InputError(
-                f"branching={self.branching}: a pair with more successors has been observed", name="method_args"
+                f"branching={self.branching}: a pair with more successors was observed; give a larger number",
+                name="method_args",
             )
         self.radius(changed, threads)
         self.window_visits = self.window.update_visits(counts.n, counts.settled)

@@ -292,13 +292,13 @@ class ComparisonFolderSource(ReportSource):
     def current_page(self) -> ReportPage:
         outcomes = [read_json(file) for file in self._list_outcome_files()]
         if not outcomes:
-            raise InputError(f"{self.folder}: no run is finished yet")
+            raise InputError(f"{self.folder}: no run is finished yet; try again later")
         try:
             return curve_page(f"adagoal: {self.folder.name}", str(Comparison(outcomes)), make_error_plots(outcomes))
         # Other programs may have written the files, so any of these means a damaged or foreign one.
         except (KeyError, TypeError, IndexError, AttributeError, ValueError):
             folder = self.folder / "cells"
-            raise InputError(f"{folder}: contains a file that is damaged, or no run of adagoal compare") from None
+            raise InputError(f"{folder}: a file is damaged, or not from adagoal compare; remove it") from None
 
     def pack_data(self) -> bytes:
         return self.current_page().pack_data(running=self.is_running(), stops=False)  # without a stop button

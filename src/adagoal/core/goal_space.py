@@ -194,7 +194,7 @@ class GoalSpace:
         same = all(new == old if self._is_final else new <= old for new, old in rows)
         # Lemma 1 shares delta among the names of fixed goals, so none may be missing, and none may be new.
         if not same or (names[: len(self.names)] if self._discovers_goals else names) != self.names:
-            raise InputError("these are not the goals of the run: they have other states", "goals")
+            raise InputError("these are not the goals of the run: they have other states; give the same again", "goals")
         # Goals that are discovered must not become fixed ones in the middle of a run, nor the other way round.
         if saved_names != [*names, *[None] * self._discovers_goals]:
             kind = "values of a function of observations" if None in saved_names else "named predicates"
@@ -329,7 +329,7 @@ def _observation_entry(observation: Any, key: str | int) -> Any:
         return observation[key]
     if not (isinstance(observation, tuple | list) or (isinstance(observation, np.ndarray) and observation.ndim > 0)):
         shown, kind = to_single_line(observation), type(observation).__name__
-        raise InputError(f"an observation such as {shown!r} has no entries: it is one {kind}", "goals")
+        raise InputError(f"an observation such as {shown!r} has no entries (it is {kind}); give a function", "goals")
     if not isinstance(key, int) or not 0 <= key < len(observation):
         raise InputError(f"there is no entry {key!r} in an observation of {len(observation)} entries", "goals")
     return observation[key]

@@ -61,7 +61,7 @@ class Training:
     def __init__(
         self,
         configs: Sequence[Config],
-        workers: int = 0,
+        workers: int | None = None,
         saved: TrainingState | None = None,
         source: EnvSource | None = None,
         rule: GoalRule | None = None,
@@ -99,10 +99,10 @@ class Training:
     def _check_buffer(self) -> None:
         first = self.configs[0]
         if first.buffer < self.steps_per_cycle:
-            raise InputError(f"{first.buffer} is less than one cycle; at least {self.steps_per_cycle}", name="buffer")
+            raise InputError(f"must be at least {self.steps_per_cycle}, one cycle, got {first.buffer}", name="buffer")
         for name in ("batch", "ensemble_batch"):
-            if getattr(first, name) > first.buffer:
-                raise InputError(f"larger than the buffer; accepted 1 to {first.buffer}", name=name)
+            if (size := getattr(first, name)) > first.buffer:
+                raise InputError(f"must be at most {first.buffer}, the size of the buffer, got {size}", name=name)
         # refused here: the system would kill the process that allocates too much, without a message
         needed = len(self.configs) * first.replay_capacity * self.sizes.episode_bytes
         memory = file_formats.total_memory_bytes()

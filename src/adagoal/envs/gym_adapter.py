@@ -418,7 +418,7 @@ class GymAdapter(MonitoredEnv):
         self._markov_tests.restore(arrays)
         self._env.restore_state_numbers(facts)
         if self.has_other_goals_now():
-            raise InputError("these are not the goals of the run: they have other states", "goals")
+            raise InputError("these are not the goals of the run: they have other states; give the same again", "goals")
         if facts["seed"] is not None:
             # A generator that is still in its first state after random transitions was not the one that drew them.
             unused_generator = dict(seeding.np_random(facts["seed"])[0].bit_generator.state)

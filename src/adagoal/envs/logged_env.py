@@ -60,7 +60,9 @@ class LoggedEnv(BaseEnv):
         self.terminal: Bools = np.zeros(n_known, bool)  # [S]
         self.terminal[log.next_state[log.terminated]] = True
         if self.terminal[start_state]:
-            raise InputError(f"state {self.labels[start_state]} is terminal, so no other can be reached", "start")
+            raise InputError(
+                f"state {self.labels[start_state]} is terminal, so no other can be reached; choose another", "start"
+            )
         resets = np.flatnonzero(log.action < 0)
         if len(resets) and is_virtual:
             raise InputError(

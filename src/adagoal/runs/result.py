@@ -320,7 +320,7 @@ class Result:
         number = self._goal_number(goal)
         rows = np.flatnonzero(self.arrays["policy_goals"] == number)
         if not len(rows):
-            raise InputError(f"goal {goal} has no policy: it is not among the {len(self.goals)} goals of the result")
+            raise InputError(f"goal {goal} has no policy, unlike the {len(self.goals)} goals in result.goals")
         table = np.asarray(self.arrays["policy"][rows[0]], np.int16)
         finder = None
         if self.view.start is not None:
@@ -352,7 +352,7 @@ class Result:
         <BLANKLINE>
         """
         if self.view.start is None:
-            raise InputError("the result does not name its start, so no script can be written")
+            raise InputError("the result lacks its start, which a script needs; load it from the folder of the run")
         digests = self.arrays.get("observations")
         path = most_likely_path(self.arrays, self.reset_action, self.view.start, self.members(goal))
         # No call leads out of a virtual start.

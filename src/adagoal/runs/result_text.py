@@ -323,7 +323,7 @@ def most_likely_path(arrays: Mapping[str, NDArray[Any]], n_actions: int, start: 
         for extra, action, successor in moves.get(state, ()):
             if successor not in done:
                 heapq.heappush(queue, (cost + extra, steps + 1, successor, [*actions, action]))
-    raise InputError("the run has observed no way to this goal")
+    raise InputError("the run has observed no way to this goal; choose one of result.goals")
 
 
 def write_script(

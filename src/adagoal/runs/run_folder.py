@@ -148,7 +148,7 @@ def read_manifest(path: Path) -> tuple[Manifest, bytes]:
         # Before the schema, which would call a folder of a later version damaged.
         number = data.get("format") if isinstance(data, dict) else None
         if isinstance(number, int) and number != MANIFEST_FORMAT:
-            text = f"format {number} is not known to this version (it reads format {MANIFEST_FORMAT})"
+            text = f"format {number}, but this version reads format {MANIFEST_FORMAT}; use the version that wrote it"
             raise InputError(f"{path}: {text}")
         check_json_value(_manifest_schema(), data)
         *checkpoints, results = (

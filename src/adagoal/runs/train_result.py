@@ -27,6 +27,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 import numpy as np
@@ -166,7 +167,7 @@ def resolve_training_env(
 def require_training(saved: SavedRun) -> SavedRun:
     """Return the run; refuse an exploration."""
     if saved.kind != RunKind.TRAINING:
-        raise InputError(f"{saved.path}: holds a run of another kind ({saved.kind})")
+        raise InputError(f"{saved.path}: must be a training run, not of the kind {saved.kind}; give another folder")
     return saved
 
 
@@ -174,7 +175,8 @@ def read_training_record(saved: SavedRun) -> TrainingRecord:
     """Read the settings, curves and status of training."""
     files = require_training(saved).result_files()
     if TrainingFile.RESULT not in files:
-        raise InputError(f"{saved.path}: training was interrupted before its end; resume it first")
+        command = f"adagoal resume {quote(str(saved.path))}"
+        raise InputError(f"{saved.path}: training was interrupted before its end; resume it with: {command}")
     with files.report_errors(TrainingFile.RESULT):
         data = files.load_json(TrainingFile.RESULT, training_result_schema())
         configs = configs_from_json(data)

@@ -210,13 +210,13 @@ def find_avoided_states(setting: ExplorationSettings, env: TabularEnv, space: Go
         if isinstance(name, str) and name not in env.labels and name not in named_sets:
             raise InputError(f"{env.name} has no state and no set of states called {name!r}", "avoid")
     if known[env.start] or getattr(env, "start_label", None) in items:
-        raise InputError("the start is among the states to avoid", "avoid")
+        raise InputError("the start is among the states to avoid; leave it out", "avoid")
     chosen = [] if space.goals_are_states and space.chosen_states is None else space.goal_numbers.tolist()
     for goal in chosen:
         members = space.states_of_goal(goal)[: len(known)]
         if members.any() and known[members].all():
             name = goal if space.names is None else space.names[goal]
-            raise InputError(f"goal {name} lies inside the set to avoid", "avoid")
+            raise InputError(f"all states of goal {name} are to be avoided; leave it out of the goals", "avoid")
     return avoided
 
 
