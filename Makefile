@@ -137,6 +137,7 @@ docs: $(VENV)/stamp-dev
 	$(BIN)/adagoal explore two-room --radius 40 --epsilon 1 --delta 0.1 --seed 0 --out build/demo --overwrite --quiet
 	mkdir -p build/docs/demo && cp build/demo/report.html build/docs/demo/
 	$(BIN)/python docs/tools/concept_pictures.py build/docs/figures
+	$(BIN)/python docs/tools/machine_picture.py build/docs/figures/state-machine.png
 	@if command -v chromium > /dev/null; then $(BIN)/python docs/tools/report_pictures.py build/demo build/docs/figures; fi
 	$(BIN)/zensical build --strict
 	@echo "open $(CURDIR)/site/index.html; its search needs a server: python3 -m http.server --directory site"

@@ -21,13 +21,15 @@ def table_from_rows(rows: Iterable[Mapping[str, Any]], columns: ColumnFormats, l
     return TextTable(list(columns), cells, left)
 
 
-def figure_with_panels(columns: int, size: tuple[float, float], **options: object) -> tuple[Figure, list[Axes]]:
-    """Return a figure with its panels in one row, without frames at the top and right."""
+def figure_with_panels(
+    columns: int, size: tuple[float, float], rows: int = 1, **options: object
+) -> tuple[Figure, list[Axes]]:
+    """Return a figure with its panels, row by row, without frames at the top and right."""
     from matplotlib.figure import Figure
 
     # Figures are made without pyplot, which would keep every one of them in memory until it is closed.
     figure = Figure(size, layout="constrained")
-    axes = list(figure.subplots(1, columns, squeeze=False, **options).ravel())  # type: ignore[call-overload]
+    axes = list(figure.subplots(rows, columns, squeeze=False, **options).ravel())  # type: ignore[call-overload]
     for ax in axes:
         ax.spines[["top", "right"]].set_visible(False)
     return figure, axes

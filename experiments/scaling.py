@@ -142,7 +142,7 @@ def table(fits: Sequence[dict[str, Any]], seeds: int) -> str:
 
 def figure(fits: Sequence[dict[str, Any]]) -> Figure:
     """Draw steps against L, S, A and 1/epsilon, with the slopes of the theory."""
-    drawn, panes = figure_with_panels(4, (11.5, 3.6))
+    drawn, panes = figure_with_panels(2, (7.0, 6.0), rows=2)
     for ax, (name, axis) in zip(panes, AXES.items(), strict=True):
         for rule, colour in GOAL_RULES.items():
             data = next(f for f in fits if (f["axis"], f["rule"]) == (name, rule))
@@ -157,8 +157,9 @@ def figure(fits: Sequence[dict[str, Any]]) -> Figure:
         ax.set(xscale="log", yscale="log", xlabel=axis.label)
         ax.set_xticks(x, [f"{value:.3g}" for value in x])
         ax.minorticks_off()
-        ax.legend(frameon=False, fontsize=7, title="exponent", title_fontsize=7)
-    panes[0].set_ylabel("steps to the certified stop")
+        ax.legend(frameon=False, fontsize=8, title="exponent", title_fontsize=8)
+    for left in panes[::2]:
+        left.set_ylabel("steps to the certified stop")
     return drawn
 
 

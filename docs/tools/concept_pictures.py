@@ -18,25 +18,28 @@ from matplotlib.figure import Figure
 import adagoal
 
 RADIUS, GOAL = 40, 23
-MAP_STEPS = 300_000
-"""The map shows D and E after this many steps: some goals are certain by then, others are not."""
+MAP_STEPS = 800_000
+"""The map shows D and E after this many steps: the closed room is beyond L by then, and other goals are open."""
+WIDTH = 5.4
+"""Inches. The texts of a wider picture would be too small on a phone."""
 BLUE, ORANGE, GREY = "#31588a", "#d1742f", "#9aa3ad"
 
 
 def draw_interval(result: adagoal.Result, path: Path) -> None:
     """Certificates of a few goals as bars beside the radius."""
-    figure = Figure((7.2, 2.7), layout="constrained")
+    figure = Figure((WIDTH, 2.6), layout="constrained")
     ax = figure.subplots()
     goals = sorted(result.goals, key=lambda g: result.certificate(g).lower)[6::8]
     for row, goal in enumerate(goals):
         lower, upper = result.certificate(goal)
         ax.plot([lower, upper], [row, row], color=BLUE, linewidth=7, solid_capstyle="butt")
-        ax.text(lower - 0.5, row, f"{lower:.1f} to {upper:.1f}", va="center", ha="right", fontsize=9)
+        beside = {"x": upper + 0.7, "ha": "left"} if lower < RADIUS / 3 else {"x": lower - 0.7, "ha": "right"}
+        ax.text(y=row, s=f"{lower:.1f} to {upper:.1f}", va="center", fontsize=9, **beside)
     ax.axvline(RADIUS, color=ORANGE)
     ax.text(RADIUS + 0.4, 0, f"radius L = {RADIUS}", color=ORANGE, fontsize=9, va="center")
     ax.set_yticks(range(len(goals)), [f"goal {result.label(g)}" for g in goals], fontsize=9)
     ax.set_xlabel("expected steps from the start")
-    ax.set_xlim(0, 48)
+    ax.set_xlim(0, 52)
     ax.invert_yaxis()
     ax.spines[["top", "right"]].set_visible(False)
     figure.savefig(path, dpi=150)
@@ -48,10 +51,8 @@ def draw_map(result: adagoal.Result, D: Any, E: Any, path: Path) -> None:
     shape = tuple(np.max(list(cells.values()), 0) + 1)
     near = [g for g in cells if D[g] <= RADIUS]
     selected = max(near, key=lambda g: E[g])
-    figure = Figure((7.2, 3.6), layout="constrained")
-    for ax, values, title in zip(
-        figure.subplots(1, 2), (D, E), ("D: distance, never too large", "E: error, never too small"), strict=True
-    ):
+    figure = Figure((WIDTH, 2.6), layout="constrained")
+    for ax, values, title in zip(figure.subplots(1, 2), (D, E), ("D: distance", "E: error"), strict=True):
         picture = np.full(shape, np.nan)
         for g, cell in cells.items():
             picture[cell] = values[g] if D[g] <= RADIUS else np.nan
@@ -59,7 +60,7 @@ def draw_map(result: adagoal.Result, D: Any, E: Any, path: Path) -> None:
         image = ax.imshow(picture, cmap="viridis")
         outline_beyond(ax, [cell for g, cell in cells.items() if D[g] > RADIUS])
         row, column = cells[selected]
-        ax.plot(column, row, marker="*", markersize=17, color=ORANGE, markeredgecolor="white")
+        ax.plot(column, row, marker="*", markersize=13, color=ORANGE, markeredgecolor="white")
         ax.set_title(title, fontsize=10)
         ax.set_xticks([]), ax.set_yticks([])
         figure.colorbar(image, ax=ax, shrink=0.8, label="steps")
@@ -78,10 +79,10 @@ def draw_shrinking(result: adagoal.Result, path: Path) -> None:
     column = list(result.arrays["past_goals"]).index(GOAL)
     lower, upper = result.arrays["past_lower"][:, column], result.arrays["past_upper"][:, column]
     top = 60.0
-    figure = Figure((7.2, 2.9), layout="constrained")
+    figure = Figure((WIDTH, 2.9), layout="constrained")
     ax = figure.subplots()
     ax.fill_between(steps, lower, np.minimum(upper, top), color=BLUE, alpha=0.25, step="post")
-    ax.step(steps, lower, color=BLUE, where="post", label="lower bound: no policy needs fewer steps")
+    ax.step(steps, lower, color=BLUE, where="post", label="lower bound")
     ax.step(
         steps,
         np.where(upper <= top, upper, np.nan),
@@ -96,7 +97,7 @@ def draw_shrinking(result: adagoal.Result, path: Path) -> None:
     ax.set_ylim(0, top)
     ax.set_xlabel("steps of the run")
     ax.set_ylabel(f"expected steps to goal {result.label(GOAL)}")
-    ax.legend(frameon=False, fontsize=8, loc="upper left")
+    ax.legend(frameon=False, fontsize=9, loc="upper left")
     ax.spines[["top", "right"]].set_visible(False)
     figure.savefig(path, dpi=150)
 

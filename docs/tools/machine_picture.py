@@ -16,9 +16,8 @@ import adagoal
 sys.path.insert(0, str(Path(__file__).parents[2] / "examples" / "circuit-breaker"))
 import breaker
 
-BLUE, ORANGE, GREY = "#31588a", "#d1742f", "#9aa3ad"
+BLUE, ORANGE = "#31588a", "#d1742f"
 GOAL = "crash:KeyError"
-ROWS = {GOAL: 0.8}
 
 
 def observed_moves(result: adagoal.Result) -> dict[tuple[int, int], list[str]]:
@@ -33,34 +32,33 @@ def observed_moves(result: adagoal.Result) -> dict[tuple[int, int], list[str]]:
 
 
 def draw(result: adagoal.Result, path: Path) -> None:
-    """Draw one circle per state, at its distance, and an arrow for every call that leads one state further."""
-    figure = Figure((10.5, 2.9), layout="constrained")
+    """Draw one circle per state, one line lower for each call, and an arrow for every call that leads one further."""
+    figure = Figure((5.4, 5.6), layout="constrained")
     ax: Any = figure.subplots()
     distance = {g: result.certificate(g).upper for g in result.goals}
-    rows = {g: ROWS.get(result.label(g), 0.0) for g in distance}
+    columns = {g: float(result.label(g) == GOAL) for g in distance}
     for (state, end), names in observed_moves(result).items():
         if state not in distance or end not in distance or distance[end] != distance[state] + 1:
             continue
         colour = ORANGE if result.label(end) == GOAL else BLUE
-        style = {"arrowstyle": "-|>", "color": colour, "shrinkA": 11, "shrinkB": 11}
-        ax.annotate("", (distance[end], rows[end]), (distance[state], rows[state]), arrowprops=style)
-        middle = (distance[state] + distance[end]) / 2 - 0.5 * rows[end], (rows[state] + rows[end]) / 2
-        ax.text(middle[0], middle[1] - 0.06, "\n".join(names), ha="center", va="top", fontsize=7, color=colour)
-    for goal, row in rows.items():
-        failed = result.label(goal) == GOAL
-        ax.scatter(distance[goal], row, s=190, color=ORANGE if failed else BLUE, zorder=3)
-        name = (
-            result.label(goal) if failed else "\n".join(result.label(goal).strip("()").replace("'", "").split(", ", 1))
+        style = {"arrowstyle": "-|>", "color": colour, "shrinkA": 7, "shrinkB": 7}
+        ax.annotate("", (columns[end], distance[end]), (columns[state], distance[state]), arrowprops=style)
+        place = (
+            (columns[state] + columns[end]) / 2 + 0.06,
+            (distance[state] + distance[end]) / 2 + 0.15 - 0.4 * columns[end],
         )
-        place = {"x": distance[goal] + 0.2, "y": row, "ha": "left", "va": "center"}
-        place = place if failed else {"x": distance[goal], "y": row - 0.3, "ha": "center", "va": "top"}
-        ax.text(s=name, fontsize=8, **place)
-    ax.set_xlabel("calls from a fresh object (lower and upper bound agree)", fontsize=9)
-    ax.set_xticks(range(11))
-    ax.set_yticks([])
-    ax.set_xlim(-0.6, 10.6)
-    ax.set_ylim(-0.9, 1.1)
-    ax.spines[["top", "right", "left"]].set_visible(False)
+        ax.text(*place, ", ".join(names), va="center", fontsize=9, color=colour)
+    for goal, column in columns.items():
+        label = result.label(goal)
+        ax.scatter(column, distance[goal], s=110, color=ORANGE if label == GOAL else BLUE, zorder=3)
+        side = {"x": column + 0.09, "ha": "left"} if label == GOAL else {"x": column - 0.09, "ha": "right"}
+        ax.text(y=distance[goal], s=label, va="center", fontsize=9, **side)
+    ax.set_ylabel("calls from a fresh object (lower and upper bound agree)", fontsize=9)
+    ax.set_yticks(range(11))
+    ax.set_xticks([])
+    ax.set_xlim(-0.9, 1.7)
+    ax.invert_yaxis()
+    ax.spines[["top", "right", "bottom"]].set_visible(False)
     figure.savefig(path, dpi=150)
 
 

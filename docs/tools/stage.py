@@ -23,6 +23,11 @@ import reference
 DOCS = Path(__file__).parents[1]
 ROOT = DOCS.parent
 _LINK = re.compile(r"\]\((?P<path>[^)\s:#]+)(?P<anchor>#[^)\s]*)?\)")
+_PICTURE = re.compile(r"^!\[(?P<caption>[^\]]+)\]\((?P<path>[^)\s]+)\)$", re.M)
+# A click opens the picture in its full size, which some plots need.
+_FIGURE = (
+    '<figure markdown="span">[![{alt}]({path})]({path})<figcaption markdown="span">{caption}</figcaption></figure>'
+)
 _LANGUAGES = {".py": "python", ".toml": "toml", ".json": "json"}
 
 
@@ -62,7 +67,13 @@ def _write(target: Path, name: Path, text: str, home: Path) -> None:
 
     path = target / name
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(mathematics.typeset(_LINK.sub(moved, text)))
+    path.write_text(mathematics.typeset(_PICTURE.sub(_captioned, _LINK.sub(moved, text))))
+
+
+def _captioned(match: re.Match[str]) -> str:
+    """Return a picture that stands alone in a line with a visible caption."""
+    caption = match["caption"]
+    return _FIGURE.format(alt=caption.replace("`", ""), path=match["path"], caption=caption)
 
 
 def _shown(target: Path, linked: Path) -> Path:
