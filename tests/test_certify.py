@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import subprocess
 import sys
@@ -18,7 +19,7 @@ import adagoal
 import browser as driver
 from adagoal.certification.certificate import Certification, Verdict
 from adagoal.certification.criteria import Episode
-from adagoal.certification.episodes import STATE_VARIABLES
+from adagoal.certification.episodes import STATE_VARIABLES, open_players
 from adagoal.certification.value_spaces import make_value_space, parse_box
 from adagoal.cli.main import run_command_line
 from adagoal.core.errors import InputError, RunWarning, Status
@@ -442,6 +443,50 @@ def test_a_set_start_without_effect_gives_a_warning() -> None:
         RunWarning, match=r"^set_start: .* lead to the same first steps; set attributes of env.unwrapped$"
     ):
         certified(env=wrapped, set_start=put_wrapper, halvings=0, rollouts=200)
+
+
+class OwnNumbersEnv(CoinEnv):
+    """A coin with a generator that a reset does not seed."""
+
+    def __init__(self, seed: int | None) -> None:
+        super().__init__()
+        self.own = np.random.default_rng(seed)
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        self.t += 1
+        won = self.t == 2 and bool(self.own.random() < 0.8)
+        return self.observe(), float(won), self.t == 2, False, {"is_success": won}
+
+
+@pytest.mark.parametrize("env", [OwnNumbersEnv(None), lambda: OwnNumbersEnv(3)])
+def test_an_environment_whose_copies_draw_the_same_numbers_is_refused(env: Any) -> None:
+    """A block of 16 episodes would be one episode 16 times."""
+    with pytest.raises(InputError, match="plays other episodes with the same seed, but its copies play the same ones"):
+        certified(env=env, halvings=0, rollouts=200)
+
+
+def test_an_environment_whose_copies_draw_other_numbers_is_accepted() -> None:
+    assert certified(env=lambda: OwnNumbersEnv(None), halvings=0, success=0.9, slack=0.2).rollouts > 0
+
+
+SEEDED_SCRIPT = """
+import numpy as np
+np.random.seed(0)
+class Player:
+    def play_blocks(self, blocks, round_):
+        return [np.random.random(len(values)) for _, values in blocks]
+"""
+
+
+def test_workers_do_not_draw_the_same_numbers_after_a_script_that_seeds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "seeded_script.py").write_text(SEEDED_SCRIPT)
+    monkeypatch.syspath_prepend(tmp_path)
+    player = importlib.import_module("seeded_script").Player
+    with open_players(player, 2) as play:
+        first, second = play(np.zeros((32, 1)), 0).reshape(2, 16)
+    assert not np.intersect1d(first, second).size
 
 
 class ReusedArrayEnv(gymnasium.Env[Any, Any]):

@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import functools
+import random
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -43,6 +44,10 @@ STATE_VARIABLES = {
     "AcrobotEnv": ("theta1", "theta2", "theta1_dot", "theta2_dot"),
 }
 """Entries of ``env.unwrapped.state`` by the class of the environment (``gymnasium.envs.classic_control``)."""
+
+
+# Episodes with one seed, which must be equal: enough to find out environments of which only the successes are random.
+N_REPEATED_EPISODES = 16
 
 
 def _reset(env: Any, seed: int, options: dict[str, float] | None = None) -> Any:
@@ -90,17 +95,37 @@ def _check_options_matter(env: Any, probes: Sequence[dict[str, float]], task: Ep
 
 def _is_start_ignored(env: Any, start: StartSetter, probes: Sequence[Any], steps: int) -> bool:
     """Return whether two starts lead to the same first steps."""
+    first, last = (_play_first_steps(env, start, probe, steps) for probe in probes)
+    return data_equivalence(first, last, exact=True)
+
+
+def refuse_own_numbers(name: str, make: Callable[[], tuple[Any, StartSetter]], probe: Any, steps: int) -> None:
+    """Raise an InputError if copies of an environment play the same episodes, although these differ with one seed."""
+    copies, played = [make() for _ in range(2)], list[list[Any]]()
+    for env, start in copies:
+        # without the first one: the first reset of an environment may differ from the later ones
+        played.append([_play_first_steps(env, start, probe, steps) for _ in range(N_REPEATED_EPISODES)][1:])
+        env.close()
+    ours, theirs = played
+    if data_equivalence(ours, theirs) and not all(data_equivalence(ours[0], episode) for episode in ours):
+        problem = f"{name} plays other episodes with the same seed, but its copies play the same ones"
+        raise InputError(
+            f"{problem}; draw random numbers from self.np_random, and remember nothing over a reset", "env"
+        )
+
+
+def _play_first_steps(env: Any, start: StartSetter, probe: Any, steps: int) -> list[Any]:
+    """Return what is seen in the first steps of an episode with the seed 0 and fixed actions."""
     env.action_space.seed(0)
     actions = [env.action_space.sample() for _ in range(min(steps, 16))]
-    seen = []
-    for probe in probes:
-        seen.append([copy.deepcopy(start(env, 0, probe))])
-        for action in actions:
-            observation, reward, terminated, truncated, _ = env.step(action)
-            seen[-1].append(copy.deepcopy((observation, float(reward), terminated)))
-            if terminated or truncated:
-                break
-    return data_equivalence(seen[0], seen[1], exact=True)
+    seen = [copy.deepcopy(start(env, 0, probe))]
+    for action in actions:
+        observation, reward, terminated, truncated, info = env.step(action)
+        success = info.get("is_success", info.get("success"))
+        seen.append(copy.deepcopy((observation, np.array(reward, float), terminated, success)))
+        if terminated or truncated:
+            break
+    return seen
 
 
 def _flatten(observation: Any) -> Floats:
@@ -190,6 +215,7 @@ class EpisodeTask:
             is_varied = not np.array_equal(*self.space.tree_values[[0, -1]])
             is_ignored = self.set_start is not None and is_varied and _is_start_ignored(env, start, probes, radius)
             env.close()
+            refuse_own_numbers(self.env_name, self.prepare_env, probes[0], radius)
         if is_ignored:
             # no error, because the start may matter later in the episode
             text = (
@@ -344,4 +370,8 @@ def _blocks(values: Floats) -> Sequence[Floats]:
 
 def _make_from_pickle(pickled: bytes) -> Any:
     # cloudpickle, because players hold functions of the user, which plain pickle cannot send
-    return cloudpickle.loads(pickled)()
+    make = cloudpickle.loads(pickled)
+    # Every process has imported the script of the user. If that seeds them, all would draw the same numbers.
+    np.random.seed()  # noqa: NPY002
+    random.seed()
+    return make()

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from adagoal.certification.certifier import ROLLOUTS_PER_BLOCK
+from adagoal.certification.episodes import refuse_own_numbers
 from adagoal.core.argument_checks import check_integer
 from adagoal.core.confidence_bounds import clopper_pearson_interval
 from adagoal.core.errors import InputError
@@ -17,7 +18,7 @@ from adagoal.core.random_streams import StreamPurpose, random_stream
 from adagoal.core.types import Bools, Floats
 from adagoal.deep.config import Config
 from adagoal.deep.env_inspection import GoalSampler, inspect_env
-from adagoal.deep.goal_envs import EnvDimensions, EnvSource
+from adagoal.deep.goal_envs import EnvDimensions, EnvSource, convert_env_exceptions
 from adagoal.deep.policy import GoalPolicy
 from adagoal.deep.rollouts import EnvBatch
 
@@ -120,4 +121,7 @@ def prepare_certification(
     if radius > sizes.horizon:
         text = f"must be a whole number in 1..{sizes.horizon}, the steps of an episode, got {radius}"
         raise InputError(text, name="radius")
+    with convert_env_exceptions(policy.env):
+        copied = lambda: (source.make_env(), lambda env, seed, _: env.reset(seed=seed)[0])  # noqa: E731
+        refuse_own_numbers(policy.env, copied, None, radius)
     return sample, functools.partial(GoalPolicyPlayer, policy, source, replace(sizes, horizon=radius), seed)
