@@ -23,7 +23,6 @@ from adagoal.cli.main import run_command_line as command
 from adagoal.comparison.method_comparison import ComparisonFolderSource
 from adagoal.core.errors import InputError
 from adagoal.core.file_io import folder_lock, is_folder_locked
-from adagoal.report import StateMetadata
 from adagoal.report.exploration_page import LiveRunSource, RunFolderSource
 from adagoal.report.live_server import serve_report
 from adagoal.runs.exploration_files import load_result
@@ -42,7 +41,7 @@ def answers() -> list[Result]:
 @pytest.fixture
 def source(answers: list[Result], tmp_path: Path) -> LiveRunSource:
     source = LiveRunSource(tmp_path)
-    source.publish_result(answers[0], StateMetadata(0))
+    source.publish_result(answers[0])
     return source
 
 
@@ -93,7 +92,7 @@ def test_request_waits_for_new_data(address: str, source: LiveRunSource, answers
     assert "Not finished" in facts["html"]["words"]
     assert sorted(arrays["goal"]) == sorted(answers[0].certificates)
     assert ask(f"{address}data?after={headers['X-Stamp']}")[0] == 204
-    source.publish_result(answers[1], StateMetadata(0))
+    source.publish_result(answers[1])
     assert unpack_data_block(ask(f"{address}data?after={headers['X-Stamp']}")[1])[0]["steps"] == 4000
     goal = answers[1].goals[0]
     _, policy = unpack_data_block(ask(f"{address}policy?goal={goal}")[1])
@@ -239,7 +238,7 @@ def test_the_page_follows_the_run(source: LiveRunSource, address: str, answers: 
         page.wait("document.body.dataset.ready === 'yes' && !$('stop').hidden")
         page.evaluate("choose(page.row[4])")
         assert "after 1,000 steps" in page.evaluate("$('moment-text').textContent")
-        source.publish_result(answers[1], StateMetadata(0))
+        source.publish_result(answers[1])
         page.wait("$('moment-text').textContent.includes('after 4,000 steps')")
         assert f"{answers[1].certificate(4).lower:.3f}" in page.evaluate("$('interval-text').textContent"), (
             "the goal stays chosen"

@@ -19,11 +19,12 @@ from adagoal.core.errors import to_single_line
 from adagoal.core.exploration_run import BoundsHistory
 from adagoal.envs import toy_models
 from adagoal.envs.simulator import ModelSimulator
-from adagoal.report import StateMetadata, exploration_page, make_headline, write_report
+from adagoal.report import exploration_page, write_report
 from adagoal.report.exploration_page import ExplorationSource, layered_positions
 from adagoal.report.html_page import Panel, PanelContent, pack_data_block
 from adagoal.runs.exploration_files import load_result
-from adagoal.runs.result import Result
+from adagoal.runs.result import Result, StateMetadata
+from adagoal.runs.result_text import make_headline
 from data_block import unpack_data_block
 
 ARGUMENTS = {"rows": 3, "cols": 3}
@@ -61,7 +62,7 @@ def test_page_is_self_contained(certified: Result, tmp_path: Path) -> None:
     assert "no guarantee" not in page
     assert "Open goals" not in page
     assert (tmp_path / "report.html").stat().st_size < 3_000_000
-    names = {"report.html", "view.json", "manifest.json", "manifest.backup.json"}
+    names = {"report.html", "manifest.json", "manifest.backup.json"}
     assert {file.name for file in tmp_path.iterdir()} == names
 
 

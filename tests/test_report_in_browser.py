@@ -17,12 +17,12 @@ import pytest
 import browser as driver
 from adagoal.api import explore as api
 from adagoal.cli.main import run_command_line as main
-from adagoal.report import StateMetadata, exploration_page, write_report
+from adagoal.report import exploration_page, write_report
 from adagoal.report.exploration_page import ExplorationSource, PageLimits
 from adagoal.report.html_page import Panel, PanelContent
 from adagoal.report.show import show
 from adagoal.runs.exploration_files import load_result
-from adagoal.runs.result import Result
+from adagoal.runs.result import Result, StateMetadata
 
 pytestmark = pytest.mark.skipif(driver.found() is None, reason=driver.HOW)
 

@@ -118,14 +118,11 @@ class LivePublisher:
 
     def __call__(self, run: ExplorationRun) -> bool | None:
         """Publish an interim result if one is due; the loop calls this after every rollout."""
-        from adagoal.report import StateMetadata
         from adagoal.runs.exploration_session import build_result
 
         began = time.monotonic()
         if began >= self._next_publish_time:
-            self.page_source.publish_result(
-                build_result(run.setting, run, Status.INTERRUPTED), StateMetadata.from_env(run.env)
-            )
+            self.page_source.publish_result(build_result(run.setting, run, Status.INTERRUPTED))
             took = time.monotonic() - began
             self._next_publish_time = began + max(self.refresh_seconds, took / self.max_time_share)
         return self._inner_observer(run)

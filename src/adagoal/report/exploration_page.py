@@ -41,7 +41,7 @@ from adagoal.report.live_server import ReportSource
 from adagoal.runs import run_folder
 from adagoal.runs.exploration_files import load_result, require_exploration
 from adagoal.runs.job import request_stop
-from adagoal.runs.result import Result, StateMetadata
+from adagoal.runs.result import Result
 from adagoal.runs.result_text import NO_GUARANTEE_TEXT, estimate_steps_left, make_headline, resume_command
 from adagoal.runs.run_folder import RunKind, SavedRun
 
@@ -67,15 +67,14 @@ class ExplorationSource(NamedTuple):
     """What the panels of an exploration are made from."""
 
     result: Result
-    states: StateMetadata
     folder: Path | None  # None: the page names no commands
 
 
 def write_report(result: Result, folder: str | Path, png: bool = False) -> Path:
     """Write ``report.html`` into the folder of a run and return its path.
 
-    ``png`` also writes the figures as PNG files. The metadata of the states are saved too. Everything is written in one
-    commit: after a kill either all files are new or none.
+    ``png`` also writes the figures as PNG files. Everything is written in one commit: after a kill either all files are
+    new or none.
     """
     figures: dict[str, Figure] = {}
     if png:
@@ -83,8 +82,8 @@ def write_report(result: Result, folder: str | Path, png: bool = False) -> Path:
         from adagoal.report.figures import exploration_figures  # imports Matplotlib, which takes a second
 
         figures = exploration_figures(result)
-    page = exploration_page(ExplorationSource(result, result.view, Path(folder)))
-    return page.save(Path(folder), RunKind.EXPLORATION, result.view.file_contents(), figures)
+    page = exploration_page(ExplorationSource(result, Path(folder)))
+    return page.save(Path(folder), RunKind.EXPLORATION, figures)
 
 
 def exploration_page(source: ExplorationSource) -> ReportPage:
@@ -102,9 +101,9 @@ def summary_panel(source: ExplorationSource) -> PanelContent:
 
 def map_panel(source: ExplorationSource) -> PanelContent:
     """Return the goals with their bounds, now and in the course of the run, and where their states are drawn."""
-    result, states, _ = source
+    result, states = source.result, source.result.view
     goals = _order_goals(result)
-    shape, place = _map_arrays(result, states)
+    shape, place = _map_arrays(result)
     members = [result.members(g) for g in goals.tolist()]
     values = {
         "guarantee": result.guarantee,
@@ -132,7 +131,7 @@ def map_panel(source: ExplorationSource) -> PanelContent:
 
 def goal_panel(source: ExplorationSource) -> PanelContent:
     """Return the policies and the empirical model, with which the page plays episodes."""
-    result, _, folder = source
+    result, folder = source
     arrays = _empirical_model_rows(result) | _policy_tables(result, _order_goals(result))
     n_inside = int((arrays["policy_row"] >= 0).sum())
     watch = "result.policy(goal)" if folder is None else f"adagoal watch {quote(str(folder))}"
@@ -149,13 +148,13 @@ def progress_panel(source: ExplorationSource) -> PanelContent:
 
 def unknown_panel(source: ExplorationSource) -> PanelContent:
     """Return the goals with the largest errors and, for an unfinished run, the steps that it may still need."""
-    result, states, folder = source
+    result, folder = source
     # Equal errors are sorted by number, so equal results give equal pages.
     worst = sorted((g for g in result.errors if result.errors[g] > 0), key=lambda g: (-result.errors[g], g))[:5]
     error_texts = {
         g: f"{e:.3f}{result.measure.unit}" if math.isfinite(e) else "no bound yet" for g, e in result.errors.items()
     }
-    goals = [(g, numbered_goal_name(result, states, g), error_texts[g]) for g in worst]
+    goals = [(g, numbered_goal_name(result, g), error_texts[g]) for g in worst]
     is_open = result.status in (Status.BUDGET, Status.INTERRUPTED)
     lines, command = [], ""
     if is_open:
@@ -246,10 +245,10 @@ PANELS = (
 """A new panel is a function above, a line here, and a macro in ``templates/`` or a script in ``static/``."""
 
 
-def numbered_goal_name(result: Result, states: StateMetadata, goal: int) -> str:
+def numbered_goal_name(result: Result, goal: int) -> str:
     """Return the number of a goal, with its name if it has one."""
     if result.goal_names is None:
-        return states.numbered_label(goal)
+        return result.view.numbered_label(goal)
     return f"{goal} {to_single_line(result.goal_names[goal])}"
 
 
@@ -352,22 +351,22 @@ def _cumulative_choices(chosen: NDArray[Any], episodes: Longs, goals: Longs, sta
     return np.ascontiguousarray(np.cumsum(counted, axis=0).T.reshape(len(goals), len(episodes)), np.uint32)
 
 
-def _map_arrays(result: Result, metadata: StateMetadata) -> tuple[list[int], Arrays]:
+def _map_arrays(result: Result) -> tuple[list[int], Arrays]:
     """Return the shape of the map, and the arrays of places, walls and edges."""
     states = len(result.arrays["visits"])
-    if metadata.layout is not None:
+    if result.view.layout is not None:
         place = np.full((states, 2), np.nan, np.float32)
-        cells = metadata.layout.cells[:states]
+        cells = result.view.layout.cells[:states]
         inside = cells[:, 0] >= 0  # -1: the state has no cell
         place[: len(cells)][inside] = cells[inside][:, ::-1]
-        walls = np.argwhere(metadata.layout.walls)[:, ::-1].astype(np.float32)
-        return list(metadata.layout.shape), {"place": place, "walls": walls, "edges": np.zeros((0, 2), np.int32)}
+        walls = np.argwhere(result.view.layout.walls)[:, ::-1].astype(np.float32)
+        return list(result.view.layout.shape), {"place": place, "walls": walls, "edges": np.zeros((0, 2), np.int32)}
     source, target = _observed_edges(result)
     seen = result.arrays["visits"] > 0
     # A state of a goal needs a place on the map even if it was never visited.
     seen[[state for goal in result.certificates for state in result.members(goal)]] = True
     # Without a known start, the most visited state is the best guess.
-    start = metadata.start if metadata.start is not None else int(result.arrays["visits"].argmax())
+    start = result.view.start if result.view.start is not None else int(result.arrays["visits"].argmax())
     place = layered_positions(start, seen, source, target).astype(np.float32)
     layers = int(np.nanmax(place[:, 0], initial=0)) + 1
     edges = np.stack([source, target], 1) if len(source) <= PageLimits.drawn_edges else np.zeros((0, 2))
@@ -483,9 +482,9 @@ class LiveRunSource(ExplorationReportSource):
         self._version = 0
         self._published: ExplorationSource | None = None
 
-    def publish_result(self, result: Result, states: StateMetadata) -> None:
+    def publish_result(self, result: Result) -> None:
         """Show this result from now on."""
-        self._published = ExplorationSource(result, states, self.folder)
+        self._published = ExplorationSource(result, self.folder)
         # After the result: a browser that saw the new number with the old result would not ask for the new one.
         self._version += 1
 
@@ -528,14 +527,12 @@ class RunFolderSource(ExplorationReportSource):
     def _read_source(self) -> ExplorationSource:
         # Reading a result takes less than restoring a run, which needs its environment and perhaps code to trust.
         if run_folder.read_saved_run(self.folder, _result_is_current):
-            result = load_result(self.folder)
-            return ExplorationSource(result, result.view, self.folder)
+            return ExplorationSource(load_result(self.folder), self.folder)
         # Learners and Gymnasium, which `adagoal report` does without, take a third of a second to import.
         from adagoal.api.explore import open_restored_session
 
         with open_restored_session(self.folder, self._env, self._trust) as session:
-            states = StateMetadata.from_env(session.run.env)
-            return ExplorationSource(session.result(Status.INTERRUPTED), states, self.folder)
+            return ExplorationSource(session.result(Status.INTERRUPTED), self.folder)
 
 
 def _result_is_current(saved_run: SavedRun) -> bool:

@@ -124,7 +124,7 @@ def draw_goal_bounds(result: Result) -> Figure:
     ax.annotate(marks, (0, L), xytext=(2, 3), textcoords="offset points", fontsize=8)
     ax.set(xlim=(-1, len(order)), ylim=(0, top), ylabel=f"{measure.quantity} from the start", xlabel="goals, sorted")
     if len(order) <= 40:  # more names would overlap
-        names = [to_single_line(numbered_goal_name(result, result.view, g), 28) for g in order]
+        names = [to_single_line(numbered_goal_name(result, g), 28) for g in order]
         ax.set_xticks(place, names, rotation=90, fontsize=7, parse_math=False)
     legend = {GoalColour.FINISHED: "in X, finished", GoalColour.OPEN: "in X, open", GoalColour.NEUTRAL: "outside X"}
     used = [Patch(color=colour, label=text) for colour, text in legend.items() if colour in colours]

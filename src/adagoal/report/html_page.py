@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from adagoal.core.errors import InputError
-from adagoal.core.file_io import FileContent, bytes_content
+from adagoal.core.file_io import bytes_content
 from adagoal.core.installation import install_command
 from adagoal.runs.run_folder import RunKind, open_locked_folder
 
@@ -89,14 +89,12 @@ class ReportPage:
         template = _template_environment().get_template("page.html")
         return template.render(page=self, groups=groups, live=live, scripts=scripts, block=block, bokeh=bokeh, **texts)
 
-    def save(
-        self, folder: Path, kind: RunKind, files: Mapping[str, FileContent], figures: Mapping[str, Figure]
-    ) -> Path:
-        """Write ``report.html``, other files and figures as PNG into the folder of a run; return the path of the page.
+    def save(self, folder: Path, kind: RunKind, figures: Mapping[str, Figure]) -> Path:
+        """Write ``report.html`` and figures as PNG into the folder of a run; return the path of the page.
 
         All are written in one commit: after a kill either all files are new or none.
         """
-        contents = {**files, "report.html": bytes_content(self.render().encode())}
+        contents = {"report.html": bytes_content(self.render().encode())}
         for name, figure in figures.items():
             from adagoal.report.figures import figure_to_png
 

@@ -124,7 +124,7 @@ def show(run: Result | Certification | str | Path) -> Page:
     >>> adagoal.show(result).open()  # doctest: +SKIP
     """
     if isinstance(run, Result):
-        page = exploration_page(ExplorationSource(run, run.view, None))
+        page = exploration_page(ExplorationSource(run, None))
     elif isinstance(run, Certification):
         page = certificate_page(run)
     elif not isinstance(run, str | os.PathLike):
@@ -134,8 +134,7 @@ def show(run: Result | Certification | str | Path) -> Page:
 
         page = training_page(read_training_folder(folder))
     else:
-        result = load_result(folder)
-        page = exploration_page(ExplorationSource(result, result.view, folder))
+        page = exploration_page(ExplorationSource(load_result(folder), folder))
     return Page(page.title, page.render())
 
 

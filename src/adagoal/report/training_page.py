@@ -115,7 +115,7 @@ def write_training_report(folder: str | Path, env: str | None = None, png: bool 
         drawn = {"curves.png": draw_curve_plots(training_plots(source))}
     # The page embeds the strip, so it is rendered first.
     write_video_strip(source.record, env)
-    return training_page(source).save(Path(folder), RunKind.TRAINING, {}, drawn)
+    return training_page(source).save(Path(folder), RunKind.TRAINING, drawn)
 
 
 def read_training_folder(folder: Path) -> TrainingSource:
