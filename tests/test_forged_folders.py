@@ -166,9 +166,9 @@ def test_full_disk_is_reported_and_old_files_are_kept(
 
     with monkeypatch.context() as patch:
         patch.setattr(folders._HashingWriter, "write", full)
-        with pytest.raises(adagoal.InputError, match=r"view-\d+.json: cannot be written \(No space left on device\)"):
+        with pytest.raises(adagoal.InputError, match=r"report-\d+.html: cannot be written \(No space left on device\)"):
             write_report(result, folder)
-    assert content(folder) == before, "figures, page and view: all old, and the half file is gone"
+    assert content(folder) == before, "the page is the old one, and the half file is gone"
     assert (write_report(result, folder)).read_text() == before["report.html"].decode().replace(
         str(runs["certified"]), str(folder)
     )
