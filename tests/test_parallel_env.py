@@ -211,13 +211,15 @@ def test_killed_worker_loses_only_its_round(in_process: type[InProcessWorker]) -
         adagoal.explore(vector(make), radius=6)
 
 
-def test_worker_that_exits_ends_the_run_and_voids_its_resumption(
+def test_worker_that_exits_ends_the_run_and_voids_it(
     in_process: type[InProcessWorker], tmp_path: Path
 ) -> None:
     make = lambda: ModelEnv(toy_models.chain_model(n_states=4))  # noqa: E731
     in_process.failing = {8: EnvironmentFailure("the process ended by itself")}
     with pytest.raises(InputError, match="ended by itself"):
         adagoal.explore(vector(make), radius=6, epsilon=0.5, out=tmp_path)
+    # At once: if the bounds stopped the run now, it would be certified by the rounds of the other workers.
+    assert adagoal.load(tmp_path).status == "void"
     assert adagoal.resume(tmp_path, 4_000, env=vector(make)).status == "void"
 
 

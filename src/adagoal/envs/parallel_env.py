@@ -158,7 +158,10 @@ class ParallelEnv(MonitoredEnv):
         if isinstance(error, WorkerKilled) and self._consecutive_kills < self.MAX_CONSECUTIVE_KILLS:
             self.add_warning(f"{error.reason}; a round of worker {i} was discarded, and it continued from a reset")
             return
-        self._diagnostics.lost_transitions += not isinstance(error, WorkerKilled)
+        if not isinstance(error, WorkerKilled):
+            self._diagnostics.lost_transitions += 1
+            # Now and not when the run goes on: others of this round are counted after those that are lost.
+            self._diagnostics.report_lost_transitions()
         self._pending_failure = self._pending_failure or error
 
     def _merge_record(self, i: int, record: RolloutRecord, counts: TransitionCounts, threshold: Longs) -> bool:
