@@ -1,5 +1,6 @@
 """The certified explorer keeps its guarantee on models with a known exact solution."""
 
+import gymnasium
 import numpy as np
 import pytest
 
@@ -308,6 +309,28 @@ def test_unseen_goals_count_as_missing():
         estimates.refresh_columns(np.zeros(len(estimates.D), bool))
         assert estimates.D[state + 1] <= 5.0
     assert estimates.D[0] == np.inf
+
+
+class SkewedStart(gymnasium.Env):
+    """Nothing moves. The first state is 0, and seldom 1: no action has two successors, but a virtual start has."""
+
+    observation_space, action_space = gymnasium.spaces.Discrete(2), gymnasium.spaces.Discrete(1)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.state = int(self.np_random.random() < 0.01)
+        return self.state, {}
+
+    def step(self, action):
+        return self.state, 0.0, False, False, {}
+
+
+def test_branching_counts_the_first_states_of_a_random_start():
+    given = {"radius": 3.0, "epsilon": 0.5, "start_seed": "random"}
+    with pytest.raises(adagoal.InputError, match="branching=1: the random start has several first states"):
+        adagoal.explore(SkewedStart(), **given, method_args={"branching": 1})
+    result = adagoal.explore(SkewedStart(), **given, method_args={"branching": 2})
+    assert any("the random start has no more than 2 first states" in line for line in result.warnings)
 
 
 def test_wrong_branching_is_reported():

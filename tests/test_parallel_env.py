@@ -211,9 +211,7 @@ def test_killed_worker_loses_only_its_round(in_process: type[InProcessWorker]) -
         adagoal.explore(vector(make), radius=6)
 
 
-def test_worker_that_exits_ends_the_run_and_voids_it(
-    in_process: type[InProcessWorker], tmp_path: Path
-) -> None:
+def test_worker_that_exits_ends_the_run_and_voids_it(in_process: type[InProcessWorker], tmp_path: Path) -> None:
     make = lambda: ModelEnv(toy_models.chain_model(n_states=4))  # noqa: E731
     in_process.failing = {8: EnvironmentFailure("the process ended by itself")}
     with pytest.raises(InputError, match="ended by itself"):

@@ -281,6 +281,13 @@ def _check_branching(env: TabularEnv, branching: int | None) -> None:
     if branching is not None:
         promise = "an action in a state always leads to the same state"
         promise = promise if branching == 1 else f"no pair has more than {branching} successors"
+        # Who counts the successors of actions may not think of the start that adagoal adds. A deterministic state
+        # machine promises one first state.
+        if getattr(env, "has_virtual_start", False) and getattr(env, "branching", None) is None:
+            if branching == 1:
+                text = "branching=1: the random start has several first states as successors; leave branching out"
+                raise InputError(text, "method_args")
+            promise = f"{promise} and the random start has no more than {branching} first states"
         env.add_warning(f"the certificate holds only if {promise}, as you declared")
 
 

@@ -120,6 +120,7 @@ class BaseEnv:
     }
 
     is_recorded = False
+    has_virtual_start = False  # whether the start is a state of its own, which draws the first observation
 
     def __init__(
         self,
@@ -192,6 +193,7 @@ class MonitoredEnv(BaseEnv, ABC):
         # Every reset leads to a virtual start by definition. Any other start is inferred from resets that agreed.
         declared = properties.first_states is None
         super().__init__(name, n_actions, start, state_bound, initial_states, has_virtual_start, declared)
+        self.has_virtual_start = has_virtual_start
         self.layout: GridLayout | None = None
         self.start_label = properties.start_label
         self._markov_tests = MarkovTests(n_actions)

@@ -54,7 +54,7 @@ class LoggedEnv(BaseEnv):
         sizes = len(self.action_labels), start_state, state_bound, n_known
         super().__init__(log.name, *sizes, is_certain, states_declared=n_states is not None)
         self.labels = tuple(to_single_line(state) for state in log.states)
-        self._has_virtual_start = is_virtual
+        self.has_virtual_start = is_virtual
         # The log decides between a fixed and a virtual start, so the functions of lemma 1 may be those of either.
         self.n_possible_starts = 1 if start is not None else 2
         self.terminal: Bools = np.zeros(n_known, bool)  # [S]
@@ -82,8 +82,8 @@ class LoggedEnv(BaseEnv):
 
         A reset is counted where the log says that an episode begins in the start.
         """
-        if self._has_virtual_start or self.start_is_certain:
-            return self._moves_with_resets(self._episode_beginnings() & self._has_virtual_start)
+        if self.has_virtual_start or self.start_is_certain:
+            return self._moves_with_resets(self._episode_beginnings() & self.has_virtual_start)
         # Resets are evidence for the start (lemma 10). The first episode is none, because it says what the start is;
         # nor is one that follows a reset of the log, which is counted already.
         follows_reset = np.append(True, self.log.action[:-1] < 0)
@@ -106,7 +106,7 @@ class LoggedEnv(BaseEnv):
         log = self.log
         moves = np.where(log.action >= 0, log.state * self.n_actions + log.action, -1 - log.state)
         resets = np.flatnonzero(boundaries)
-        draws = np.flatnonzero(self._episode_beginnings() & self._has_virtual_start)
+        draws = np.flatnonzero(self._episode_beginnings() & self.has_virtual_start)
         previous = np.where(resets > 0, log.next_state[resets - 1], self.start)
         # np.insert keeps the order of values with the same place, so a draw comes after its reset.
         places = np.concatenate([resets, draws])
@@ -124,7 +124,7 @@ class LoggedEnv(BaseEnv):
         """Add all states of the log; the observation is the state as the log has it."""
         for number, state in enumerate(self.log.states):
             # A virtual start has no observation, so it belongs to no goal.
-            if not (self._has_virtual_start and number == self.start):
+            if not (self.has_virtual_start and number == self.start):
                 space.add_state(number, state, self.labels[number])
         return self.state_bound == self.initial_states
 

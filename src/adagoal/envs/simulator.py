@@ -46,6 +46,7 @@ class ModelSimulator(BaseEnv):
             raise InputError(f"state {mdp.start} is terminal, so no other can be reached; choose another", "start")
         super().__init__(mdp.name, mdp.n_actions, mdp.start, mdp.n_states, mdp.n_states, start_is_certain=True)
         self.mdp, self.is_user_model, self._n_observations = mdp, is_user_model, observations
+        self.has_virtual_start = observations is not None and mdp.start >= observations
         self.mixture = mdp.mixture
         self._cumulative_probabilities = _cumulative_rows(mdp)
         self._max_successors = int(np.diff(mdp.indptr).max())
