@@ -60,6 +60,9 @@ def reference(s, V, counts, q, ball):
             mean = p @ values
             width = math.sqrt(2 * r * (p @ (values - mean) ** 2)) + r * (mean - values.min())
             value += (1 - q[x]) * max(mean - width, values.min())
+        elif n and complete[x]:
+            seen = math.exp(-LOGS[s] / (n - 1)) if n > 1 else 0.0
+            value += max(1 - q[x], seen) * V[counts.successor[x, 0]]
         elif n:
             values, p, r = V[counts.successor[x, :o]], counts.count[x, :o] / n, LOGS[s] / n
             mean = p @ values
@@ -104,12 +107,14 @@ def test_probing_names_the_action_and_still_backs_up():
     assert V[0, 1] >= 1.0
 
 
+@pytest.mark.parametrize("is_declared", [True, False])
 @pytest.mark.parametrize("seed", range(3))
-def test_locally_raised_bounds_hold(seed, monkeypatch):
+def test_locally_raised_bounds_hold(seed, is_declared, monkeypatch):
     """Lemma 5 holds after every rollout at every state, in a run without plans."""
-    mdp = toy_models.random_sparse(n_states=8, n_actions=2, seed=seed)
+    # Without plans, lemma 14 bounds pairs with one successor only.
+    mdp = toy_models.random_sparse(n_states=8, n_actions=2, branching=3 if is_declared else 1, seed=seed)
     truth, counts = exact_policies.optimal_values(mdp), TransitionCounts(mdp.n_states, mdp.n_actions, mdp.start)
-    estimates = CertifiedExplorer(counts, mdp.n_states, 6.0, 1.0, 0.1)
+    estimates = CertifiedExplorer(counts, mdp.n_states if is_declared else None, 6.0, 1.0, 0.1)
     monkeypatch.setattr(Schedule, "can_sweep", False)
     run, looks = (
         ExplorationRun(

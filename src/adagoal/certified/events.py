@@ -166,7 +166,8 @@ class ConfidenceSets:
 
     def local_lower_bounds(self, V: Floats, probe: Actions, probing: bool, cap: float) -> LocalLowerBounds:
         """Return lower bounds V [columns, S] that an episode raises with the radii of the moment."""
-        c, log = self.counts, float(self.union_logs[0]) + math.log(N_LEVELS)
+        c, (log_1, _, log_3a) = self.counts, self.union_logs
+        log = float(log_3a) + math.log(2.0) if self._always_uses_ball else float(log_1) + math.log(N_LEVELS)
         logs = log + self._pair_logs[:: c.n_actions]
         # A pair that can have one successor has no unseen mass from its first try on, which may follow this plan.
         q = self.q if self.branching > 1 else np.zeros_like(self.q)

@@ -167,7 +167,9 @@ class LocalLowerBounds(NamedTuple):
     probe: Actions  # [columns, S] actions that replace the greedy ones while probing, -1: none
     probing: bool
     q: Floats  # [X] bounds on the mass of successors never observed
-    logs: Floats  # [S] l: the radius of lemma 1 of a pair with n tries is l/n
+    # [S] l: the radius of lemma 1 of a pair with n tries is l/n. By lemma 3a, a pair that uses a ball and has one
+    # successor has unseen mass at most 1 - exp(-l/(n - 1)).
+    logs: Floats
     uses_ball: Bools  # [X] pairs whose bounds use lemma 2 instead of lemma 1
     p: Floats  # [X, K] frequencies of these pairs at the last plan
     r: Floats  # [X] radii of these pairs at the last plan
@@ -190,7 +192,11 @@ def _greedy_backup(state, V, local, successor, count, support, n):  # type: igno
         # Absent pairs are stored as the reset, with one successor and no tries. The radius l/n would divide by 0.
         if n[x] == 0 and support[x] == 1:
             continue
-        if support[x] == 1:
+        if support[x] == 1 and local.uses_ball[x]:
+            # The first try found the successor, so n - 1 tries came since. With none the bound is exp(-inf) = 0.
+            sure = max(1.0 - local.q[x], math.exp(-log / (n[x] - 1.0)))
+            value += sure * V[np.uintp(successor[x, 0])]
+        elif support[x] == 1:
             value += closed_form_low(V[np.uintp(successor[x, 0])], 0.0, log / n[x], local.cap, 1.0 - local.q[x])
         elif support[x] > 1 and local.uses_ball[x]:
             # Differences from V(s) are small, so mean(d^2) - mean(d)^2 loses fewer digits. It may still come out
