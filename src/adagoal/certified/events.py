@@ -41,8 +41,8 @@ DELTA_SHARES = (0.35, 0.35, 0.05, 0.25)
 NO_DATA = 1e3  # radius of lemma 2 without data: useless, but finite
 # Logarithm of an event that has no share of delta. The radius is useless, but finite: infinity times 0 is NaN.
 NO_EVENT = 1e18
-# Lemma 14: with the offset h, the k-th discovered state has the share h / ((k + h - 1)(k + h)) of delta. With h = 100 the
-# first state pays ln 101, the 100th ln 398 and the 10,000th ln(1e6): little more than if their number had been known.
+# Lemma 14: with the offset h, the k-th discovered state has the share h / ((k + h - 1)(k + h)) of delta. With h = 100
+# the first state pays ln 101, the 100th ln 398, the 10,000th ln(1e6): little more than if their number had been known.
 DISCOVERY_OFFSET = 100
 # Entry counts of pairs outside the window, and of pairs excluded for good: larger than any number of tries.
 NOT_ENTERED, EXCLUDED = 2**62, 2**62 + 1
