@@ -153,7 +153,7 @@ def _run_certification(
             write_json(folder / CERTIFICATE_FILE, found.to_dict())
         return found
 
-    # At once, because a save is atomic and nothing else could be damaged by a second Ctrl-C.
+    # At once, because a save is atomic and a second Ctrl-C could damage nothing else.
     with stop_on_signals(at_once=True) as stop, problem.open_play() as play:
 
         def proceed(open_cells: int, played: int) -> bool:

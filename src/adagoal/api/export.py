@@ -201,7 +201,7 @@ def _certified_states(run: ExportedRun, low: Floats, high: Floats) -> list[Expli
         choices = [_deterministic_choice("untried", elsewhere), _reset_choice(run, (elsewhere,))]
         states.append(ExplicitState("unseen", 1.0, ["unseen"], choices))
     anywhere = ExplicitChoice("anything", np.arange(elsewhere), np.zeros(elsewhere), np.ones(elsewhere))
-    # "Elsewhere" costs nothing: the step there was counted in the state before.
+    # "Elsewhere" costs nothing: the state before counted the step there.
     return [*states, ExplicitState("elsewhere", 0.0, ["elsewhere"], [anywhere])]
 
 

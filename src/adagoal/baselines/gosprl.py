@@ -98,7 +98,7 @@ class Gosprl(paths.SelfDirectedMethod):
             target = np.arange(c.n_states)[None] == goal
             V, _ = paths.solve_restricted_paths(c, rows, self._all_states, target, VALUE_PRECISION, VALUE_CAP)
             self.plans += 1
-            # V is computed from below, and v must not be too small.
+            # The iteration approaches V from below, and v must not be too small.
             v = max(v, float(V.max()) * (1.0 + VALUE_PRECISION))
             # W is refuted already: the other goals can only raise v.
             if v > self.W:

@@ -252,7 +252,7 @@ class FixedSampleSets:
         low[absent, 0], high[absent, 0], q[absent], moved[absent] = 1.0, 1.0, 0.0, 0.0
         n = counts.n
         sampled = self.sampled_counts.sum(axis=1)
-        # A bound that holds for every n could be updated at once, but 2% more tries are not worth the time.
+        # A bound that holds for every n allows an update at once, but 2% more tries are not worth the time.
         due = n >= 1.02 * sampled if self._holds_always else SAMPLE_GRID[np.searchsorted(SAMPLE_GRID, n)] == n
         pairs = np.flatnonzero(due & (n > sampled))
         if not len(pairs):

@@ -126,7 +126,7 @@ class ComparisonClaim(Claim):
 
     def bounds(self, successes: int, failures: int, rollouts: int, alpha: float) -> tuple[float, float]:
         def least_difference(wins: int, losses: int) -> float:
-            # find_boundary searches in (0, 2], so the difference is shifted by 1
+            # Plus 1, because find_boundary searches in (0, 2]
             is_rejected = partial(_rejects_difference, wins, rollouts - wins - losses, losses, alpha=alpha / 2.0)
             return find_boundary(lambda d: is_rejected(d - 1.0), 2.0) - 1.0
 

@@ -115,7 +115,7 @@ def refuse_own_numbers(name: str, make: Callable[[], tuple[Any, StartSetter]], p
 
 
 def _play_first_steps(env: Any, start: StartSetter, probe: Any, steps: int) -> list[Any]:
-    """Return what is seen in the first steps of an episode with the seed 0 and fixed actions."""
+    """Return the observations of the first steps of an episode with the seed 0 and fixed actions."""
     env.action_space.seed(0)
     actions = [env.action_space.sample() for _ in range(min(steps, 16))]
     seen = [copy.deepcopy(start(env, 0, probe))]

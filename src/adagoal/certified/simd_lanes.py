@@ -29,7 +29,7 @@ _VECTOR_TYPE = ir.VectorType(ir.DoubleType(), N_LANES)
 
 
 class SimdLanes(types.Type):
-    """Sixteen float64 numbers: four AVX2 registers, so four square roots are computed at once."""
+    """Sixteen float64 numbers: four AVX2 registers, so one instruction computes four square roots."""
 
     def __init__(self) -> None:
         super().__init__("Lanes")

@@ -35,7 +35,7 @@ _Value = TypeVar("_Value")
 class GroupedCommand(click.Command):
     """Command whose help lists options under headings; ``groups`` maps a heading to the names of its parameters.
 
-    Options without a group are shown by --help-all only.
+    Only --help-all shows options without a group.
     """
 
     def __init__(self, *args: Any, groups: Mapping[str, str], **kwargs: Any) -> None:

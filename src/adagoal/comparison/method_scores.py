@@ -278,7 +278,7 @@ def _drawn_error_range(groups: Iterable[Sequence[RunOutcome]]) -> tuple[float, f
     runs = [run for group in groups for run in group]
     epsilon = float(runs[0]["setting"]["epsilon"])
     finite = [check[1] for run in runs for check in run["checks"] if check[1] is not None]
-    # The axis is logarithmic, so an error of 0 is drawn at a thousandth of epsilon and an infinite one at the top.
+    # The axis is logarithmic, so it shows an error of 0 at a thousandth of epsilon and an infinite one at the top.
     return 1e-3 * epsilon, min(4.0 * max([epsilon, *finite]), 1e3 * epsilon), epsilon
 
 

@@ -97,7 +97,7 @@ def per_run_settings(cls: type[Any]) -> set[str]:
 
 def check_value(info: SettingInfo, value: Any) -> Any:
     """Return the value, with NumPy scalars as Python numbers; raise an :class:`InputError` if it is not accepted."""
-    # A default None is replaced by a number later, so the type of the field does not mention it.
+    # A number replaces a default None later, so the type of the field does not mention it.
     if value is None and info.default is None:
         return None
     # The settings are written as JSON, which cannot hold NumPy scalars.

@@ -151,7 +151,7 @@ def open_regular_file(path: Path) -> Iterator[tuple[IO[bytes], int]]:
     """Open a file for reading, and return its size too; refuse pipes and devices, which could hang the reader."""
     try:
         # Non-blocking, because opening a pipe would wait for a writer. The kind of file is tested on the open handle:
-        # between a test of the name and the opening, the file could be replaced by a pipe.
+        # between a test of the name and the opening, a pipe could replace the file.
         handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
     except FileNotFoundError:
         raise InputError(f"{path}: no such file") from None

@@ -241,7 +241,7 @@ class ValueLabeler:
         if value is None:
             return []
         name = value if isinstance(value, str) else repr(value)
-        # For instance 1 and "1". Goals are identified by name, so they would become one goal.
+        # For instance 1 and "1". A name identifies a goal, so they would become one goal.
         if (other := self._value_of_name.setdefault(name, value)) != value:
             text = f"the values {value!r} and {other!r} are written the same way; return values with different texts"
             raise InputError(text, "goals")

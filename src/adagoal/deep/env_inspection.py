@@ -120,7 +120,7 @@ def pooled_goal_sampler(env: Any, is_test: bool) -> GoalSampler:
 def _scale_sampler(sample: GoalSampler, scale: float) -> GoalSampler:
     if scale == 1.0:
         return sample
-    # the centre is estimated with a seed of its own, so a goal space is the same for every seed of training
+    # the centre has a seed of its own, so a goal space is the same for every seed of training
     centre = sample(np.random.default_rng(0), 4096).mean(0)
     return lambda rng, n: centre + scale * (sample(rng, n) - centre)
 

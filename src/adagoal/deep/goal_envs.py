@@ -223,7 +223,7 @@ def kill_after_timeout(seconds: float | None) -> Iterator[None]:
 
 
 class GoalEnv:
-    """One environment whose goal is chosen from outside; observations, goals and actions are vectors."""
+    """One environment whose caller chooses the goal; observations, goals and actions are vectors."""
 
     def __init__(self, source: EnvSource, sizes: EnvDimensions) -> None:
         self.name, self.sizes, self._step_timeout = source.name, sizes, source.step_timeout

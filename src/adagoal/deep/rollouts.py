@@ -153,7 +153,7 @@ class EnvBatch:
         rngs: list[np.random.Generator] | None,
     ) -> tuple[EpisodeBatch, Floats]:
         """Play one episode per slot from its first observation; without ``rngs`` there is no exploration noise."""
-        # Distances are measured in double precision, as the environments do; the learner stores singles.
+        # Environments measure distances in double precision, and so does this; the learner stores singles.
         count, T = len(self.slots), self.horizon
         now = np.stack([o for o, _ in first])
         observation = np.zeros((count, T + 1, now.shape[1]), np.float32)

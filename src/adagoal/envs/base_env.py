@@ -180,7 +180,7 @@ class EnvProperties(NamedTuple):
     has_virtual_start: bool  # the start is a state of its own, before the random first observation
     first_states: LabelledStates | None  # states known at first, without the virtual start; None if all are declared
     observed_states: ObservedStates  # how observations identify states; with the digests of the first states
-    start_label: str | None  # what is observed in the start, which is called "start"; None if it is virtual or declared
+    start_label: str | None  # the observation of the start, which is called "start"; None if it is virtual or declared
 
 
 class MonitoredEnv(BaseEnv, ABC):
@@ -190,7 +190,7 @@ class MonitoredEnv(BaseEnv, ABC):
 
     def __init__(self, name: str, properties: EnvProperties) -> None:
         n_actions, start, state_bound, initial_states, has_virtual_start, *_ = properties
-        # Every reset leads to a virtual start by definition. Any other start is inferred from resets that agreed.
+        # Every reset leads to a virtual start by definition. adagoal infers any other start from resets that agreed.
         declared = properties.first_states is None
         super().__init__(name, n_actions, start, state_bound, initial_states, has_virtual_start, declared)
         self.has_virtual_start = has_virtual_start
@@ -428,7 +428,7 @@ class CountingEnv:
 @compiled
 def _count_steps(steps, n_steps, n_counted, *arrays):  # type: ignore[no-untyped-def]
     """Count the transitions that are not counted yet; return False if a row has no room left."""
-    # n_counted [1] is updated in compiled code, so no signal can come between a transition and its mark.
+    # Compiled code updates n_counted [1], so no signal can come between a transition and its mark.
     for i in range(n_counted[0], n_steps):
         if steps[i, 0] >= 0 and not count_transition(steps[i, 0], steps[i, 1], *arrays):
             return False

@@ -21,7 +21,7 @@ from adagoal.envs.observation_keys import StateKey, is_minigrid_env
 
 
 class InspectedEnv(InProcessEnv):
-    """An environment that is stepped as in a run, and whose observations and masks are looked at."""
+    """An environment that steps as in a run, and that looks at its observations and masks."""
 
     def __init__(self, env: gymnasium.Env[Any, Any], name: str, max_states: int | None) -> None:
         super().__init__(env, name, max_states)

@@ -150,7 +150,7 @@ class EnvWorker:
         except InputError as error:
             self._failure = WorkerFailure.from_exception(error)
             return episode_loop.STEP_FAILED
-        # Another state is reported by the merge, which sees the reset.
+        # The merge sees the reset and reports another state.
         if next_state == self._env.start:
             self._check_action_mask(next_state)
         self._transitions += (-1 - state, next_state, 0)

@@ -169,7 +169,7 @@ def play_episodes(env: Any, plan: EpisodePlan, position: Any, rng: Any, max_step
 @register_jitable
 def is_goal_reached(plan: EpisodePlan, state: int, goal: int) -> bool:
     """Return whether the state belongs to the goal; a negative goal stands for all goals without a column."""
-    # The column of all other goals is reached in every state that belongs to such a goal.
+    # Every state of such a goal reaches the column of all other goals.
     wanted = goal if goal >= 0 else OTHER_GOALS
     reached = False
     for k in range(plan.goals_per_state):

@@ -320,7 +320,7 @@ class GymAdapter(MonitoredEnv):
     def rollout(
         self, plan: ExplorationPlan, weights: Floats, counts: TransitionCounts, rng: Generator, limits: RolloutLimits
     ) -> RolloutOutcome:
-        """Play until the plan or a limit says stop; an exception of the environment is raised by the next call."""
+        """Play until the plan or a limit says stop; the next call raises an exception of the environment."""
         self._raise_pending_failure()
         if self._env_seed is None:
             self.reset_with_seed(int(rng.integers(2**31)))
@@ -347,8 +347,8 @@ class GymAdapter(MonitoredEnv):
         return episode_loop.make_outcome(steps, episodes, log)
 
     def _handle_failure(self, failure: BaseException | None, steps: int) -> None:
-        # A process that was killed from outside is restarted: the kill is assumed not to depend on what it met, so
-        # nothing biases the data (docs/theory-more.md, "Several copies"). Any other failure is kept.
+        # adagoal restarts a process that was killed from outside. It assumes that the kill does not depend on what the
+        # process met, so nothing biases the data (docs/theory-more.md, "Several copies"). Any other failure is kept.
         self._state_unknown = isinstance(failure, InputError)
         # Steps between two kills show that the environment works. Without any, restarting could go on for ever.
         self._consecutive_kills = 0 if steps else self._consecutive_kills + 1

@@ -17,7 +17,7 @@ from adagoal.core.errors import InputError, describe_exception, to_single_line
 from adagoal.core.types import MAX_ACTIONS
 from adagoal.envs.state_machine import Call, Invariant, MachineParts
 
-MAX_ARGUMENT_VALUES = 1_000  # of one argument; every value is an action, and every action is tried in every state
+MAX_ARGUMENT_VALUES = 1_000  # of one argument; every value is an action, and a run tries every action in every state
 INITIALIZE = "_adagoal_initialize"  # attribute of a machine: the names of the initialize rules that are still to run
 
 

@@ -1,4 +1,4 @@
-"""An environment that is known from recorded transitions only: it can be planned for, but not stepped."""
+"""An environment known from recorded transitions only: a run can plan for it, but not step it."""
 
 from __future__ import annotations
 
@@ -84,8 +84,8 @@ class LoggedEnv(BaseEnv):
         """
         if self.has_virtual_start or self.start_is_certain:
             return self._moves_with_resets(self._episode_beginnings() & self.has_virtual_start)
-        # Resets are evidence for the start (lemma 10). The first episode is none, because it says what the start is;
-        # nor is one that follows a reset of the log, which is counted already.
+        # Resets are evidence for the start (lemma 10), except the first one, which says what the start is. A reset of
+        # the log is counted already, so an episode that follows it adds no evidence.
         follows_reset = np.append(True, self.log.action[:-1] < 0)
         return self._moves_with_resets(self._episode_beginnings() & ~follows_reset)
 

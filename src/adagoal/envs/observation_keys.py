@@ -182,7 +182,7 @@ def key_text(value: Any, place: str = "", inside: tuple[int, ...] = ()) -> str:
 def _has_hidden_state(kind: type) -> bool:
     """Return whether objects of a class keep more than their attributes, in memory that Python does not show."""
     try:
-        # Python refuses this if the class extends one that is written in C.
+        # Python refuses this if the class extends one written in C.
         object.__new__(kind)
     except TypeError:
         return True

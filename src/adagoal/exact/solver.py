@@ -49,7 +49,7 @@ GoalStates = int | Collection[int]
 MAX_RESIDUAL = 1e-12
 # Sweeps over all actions. Goals that need more are left to policy iteration.
 MAX_IMPROVEMENT_SWEEPS = 300
-# Relative tolerance when a value is compared with a bound: for rounding only.
+# Relative tolerance of comparisons between a value and a bound: for rounding only.
 FLOAT_ERROR = 1e-9
 
 

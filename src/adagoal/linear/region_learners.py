@@ -67,7 +67,7 @@ class PooledLearner:
         sums = np.add.reduceat(new * values, m.indptr[:-1])[pairs]
         least = np.minimum.reduceat(values, m.indptr[:-1])[pairs]
         sigma = (np.maximum.reduceat(values, m.indptr[:-1])[pairs] - least) / 2.0
-        # A row with a constant f says nothing about theta, and would be divided by zero.
+        # A row with a constant f says nothing about theta, and the division would be by zero.
         useful = sigma > 0
         pairs = pairs[useful]
         n, sums, least, sigma = (a[useful] for a in (n, sums, least, sigma))
@@ -203,7 +203,7 @@ def enclose_likelihood_set(phi: Floats, c: Floats, theta: Floats, N: Floats, rho
     # pays for a maximiser that is not exact.
     p = phi @ theta
     gap = max(float((phi.T @ (c / p)).max()) - float(c.sum()), 0.0) if len(c) else 0.0
-    # A share of the radius is spent on a ball that contains the simplex, so H is never singular.
+    # A share of the radius pays for a ball that contains the simplex, so H is never singular.
     ball_share, far = 1e-2, float(((np.eye(len(theta)) - theta) ** 2).sum(axis=1).max())
     ball = 2.0 * ball_share * rho / max(far, 1e-300) * np.eye(N.shape[1])
     total = rho * (1.0 + ball_share) + gap

@@ -37,7 +37,7 @@ def improve_mixture_bounds(
     start, cap = features.start, reach.cap
     for b in range(reach.targets.size):
         direct, goal = reach.direct[b], (reach.targets.column == b).any(axis=1)
-        # States at or above the reset cannot improve. The others are swept from the goal outwards.
+        # States at or above the reset cannot improve. Sweeps visit the others from the goal outwards.
         near = np.flatnonzero(direct & reach.reachable & (V[b] < min(cap, 1.0 + Y[b, start])))
         order = near[np.argsort(V[b, near], kind="stable")]
         for _ in range(reach.sweeps):

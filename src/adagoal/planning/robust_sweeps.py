@@ -121,7 +121,7 @@ def robust_upper_sweep(order, model, block, Y, policy):  # type: ignore[no-untyp
 def improve_robust_bounds(model, block, values, policy, lower):  # type: ignore[no-untyped-def]
     """Raise lower bounds [S, B] with their greedy policy [S, B], or lower upper bounds with the policy they hold for.
 
-    Both are changed in place, by sweeps in alternating order, until a sweep changes less than the tolerance.
+    Sweeps in alternating order change both in place, until one changes less than the tolerance.
     """
     backwards = block.order[::-1].copy()
     for i in range(block.sweeps):

@@ -227,7 +227,7 @@ class ReachProbabilities:
         for name in ("explore", "proven", "missed", "failed", "stale"):
             setattr(self, name, np.ascontiguousarray(getattr(self, name)[..., copies]))
         self.goal_state = np.append(self.goal_state, goals)
-        # It is reached at once if the attempt begins in the start.
+        # An attempt that begins in the start reaches it at once.
         self.failed[self._holds_start(self.goal_state)] = 0.0
 
     def _plan_block(self, block: Longs) -> None:

@@ -149,7 +149,7 @@ def progress_panel(source: ExplorationSource) -> PanelContent:
 def unknown_panel(source: ExplorationSource) -> PanelContent:
     """Return the goals with the largest errors and, for an unfinished run, the steps that it may still need."""
     result, folder = source
-    # Equal errors are sorted by number, so equal results give equal pages.
+    # The number breaks ties between equal errors, so equal results give equal pages.
     worst = sorted((g for g in result.errors if result.errors[g] > 0), key=lambda g: (-result.errors[g], g))[:5]
     error_texts = {
         g: f"{e:.3f}{result.measure.unit}" if math.isfinite(e) else "no bound yet" for g, e in result.errors.items()

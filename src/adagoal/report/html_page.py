@@ -92,7 +92,7 @@ class ReportPage:
     def save(self, folder: Path, kind: RunKind, figures: Mapping[str, Figure]) -> Path:
         """Write ``report.html`` and figures as PNG into the folder of a run; return the path of the page.
 
-        All are written in one commit: after a kill either all files are new or none.
+        One commit writes them all: after a kill either all files are new or none.
         """
         contents = {"report.html": bytes_content(self.render().encode())}
         for name, figure in figures.items():

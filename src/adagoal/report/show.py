@@ -95,7 +95,7 @@ class Page:
     def open(self) -> Path:
         """Show the page in a browser. It is written to a temporary file, which is not removed."""
         number, name = tempfile.mkstemp(prefix="adagoal-", suffix=".html")
-        # The page is written by name, atomically; mkstemp only reserves the name.
+        # mkstemp only reserves the name; the page then replaces that file atomically.
         os.close(number)
         file = self.save(name)
         webbrowser.open(file.as_uri())

@@ -352,7 +352,7 @@ def refuse_different_run(saved: SavedRun, setting: ExplorationSettings, model: T
 def settings_from_json(data: Mapping[str, Any]) -> ExplorationSettings:
     """Return the settings among the entries of a checkpoint or a ``result.json``."""
     fields = {name: data[name] for name in ExplorationSettings.__dataclass_fields__}
-    # A tuple again, because settings are compared with those of the caller.
+    # A tuple again, because the caller compares settings with its own.
     goal_space, avoid = (None if data[name] is None else tuple(data[name]) for name in ("goal_space", "avoid"))
     return ExplorationSettings(**{**fields, "goal_space": goal_space, "avoid": avoid})
 

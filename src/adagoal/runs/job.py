@@ -43,7 +43,7 @@ class SaveFiles(NamedTuple):
 class Job(Protocol[ResultT]):
     """What the life cycle needs to know about a run; ``ResultT`` is the type of its result."""
 
-    # Whether a checkpoint can be saved before the first step. Then a folder that cannot be written is noticed at once.
+    # Whether a checkpoint can be saved before the first step. Then it reports at once a folder that it cannot write.
     saves_at_start: bool
     # Whether a second Ctrl-C ends the run at once, without a save. Otherwise it interrupts user code only.
     interrupt_anywhere: bool
@@ -233,7 +233,7 @@ class StopRequest:
         USER_CODE_SECTION.discard_interrupt()
 
     def remove_request_file(self) -> None:
-        """Remove the file; a folder that cannot be written is reported by the save."""
+        """Remove the file; the save reports a folder that cannot be written."""
         if self._request_file is not None:
             with contextlib.suppress(OSError):
                 self._request_file.unlink(missing_ok=True)

@@ -280,7 +280,7 @@ def resume_training_command(config: Config, folder: Path, steps: int) -> str:
 
 
 def _format_resume_command(folder: Path, env: str, rule: str, goals: str | None, budget: int | None) -> str:
-    # An object cannot be named on the command line.
+    # The command line cannot name an object.
     if env.startswith(OBJECT_ENV_PREFIX):
         return f"adagoal.resume({str(folder)!r}, env=...)"
     words = ["adagoal", "resume", str(folder)]

@@ -212,7 +212,7 @@ class FolderFiles:
         """
         known: file_formats.AxisSizes = {}
 
-        # Shapes and types are checked in the headers, before anything is unpacked: a forged shape costs no memory.
+        # This checks shapes and types in the headers before it unpacks anything: a forged shape costs no memory.
         def check_headers(headers: Mapping[str, file_formats.ArrayHeader]) -> None:
             if schema is not None:
                 facts_entry = {"__facts__": file_formats.ArraySpec("u", optional=facts_schema is None)}
@@ -319,7 +319,7 @@ class SavedRun:
 
 
 def find_saved_run(path: Path) -> SavedRun | None:
-    """Return the run in a folder, None if there is no manifest; a damaged manifest is replaced by its copy."""
+    """Return the run in a folder, None if there is no manifest; a copy replaces a damaged manifest."""
     # lexists, because a link without its target is damage, not an empty folder.
     if not any(os.path.lexists(path / name) for name in (MANIFEST_FILE, MANIFEST_BACKUP_FILE)):
         return None

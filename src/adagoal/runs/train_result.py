@@ -157,7 +157,7 @@ def resolve_training_env(
     given = None if env is None else EnvSource.from_argument(env, set_goal)
     if given is not None and given.name != config.env:
         raise InputError(f"the run in {folder} is on {config.env!r}, not on {given.name!r}", name="env")
-    # "object:NAME" is no name to import, though Gymnasium would take it for a module.
+    # "object:NAME" cannot be imported, though Gymnasium would take it for a module.
     if given is None and config.env.startswith(OBJECT_ENV_PREFIX):
         again = f"give the object or its function again: {call.format(repr(str(folder)))}"
         raise InputError(f"the run in {folder} is on {config.env!r}; {again}", name="env")
@@ -167,7 +167,7 @@ def resolve_training_env(
 def require_training(saved: SavedRun) -> SavedRun:
     """Return the run; refuse an exploration."""
     if saved.kind != RunKind.TRAINING:
-        raise InputError(f"{saved.path}: must be a training run, not of the kind {saved.kind}; give another folder")
+        raise InputError(f"{saved.path}: must be a run of adagoal train, not of the kind {saved.kind}; give another folder")
     return saved
 
 

@@ -140,7 +140,7 @@ class TrainingJob:
         return Status.DONE if self._has_final_test and training.has_played_all_steps else Status.INTERRUPTED
 
     def is_save_due(self, folder: RunFolder) -> bool:
-        """Return True if it is time for a checkpoint; the one at the pause is saved by :meth:`execute`."""
+        """Return True if it is time for a checkpoint; :meth:`execute` saves the one at the pause."""
         if self._training.has_reached_pause:
             return False
         every = self._limits.checkpoint_every

@@ -1,4 +1,4 @@
-"""Gymnasium wrapper through which the goal of an episode is chosen from outside, after the reset."""
+"""Gymnasium wrapper that lets a caller choose the goal of an episode after the reset."""
 
 from __future__ import annotations
 

@@ -233,7 +233,7 @@ def _observation_labels(env: TabularEnv) -> list[str]:
 def avoided_states(
     items: Iterable[int | str], n_states: int, labels: Sequence[str], named_sets: Mapping[str, Any]
 ) -> Bools:
-    """Return the mask [S] of the states that are named by their number, their label, or the label of a set."""
+    """Return the mask [S] of the states with these numbers or labels, or in sets with these labels."""
     items, mask = set(items), np.zeros(n_states, bool)
     mask[[item for item in items if isinstance(item, int)]] = True
     mask[[s for s, label in enumerate(labels[:n_states]) if label in items]] = True
