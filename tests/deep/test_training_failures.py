@@ -197,5 +197,5 @@ def test_report_of_a_missing_run_gives_one_line_error(tmp_path: Path) -> None:
         report.write_training_report(tmp_path)
     explore("chain", 4, budget=50, out=tmp_path)
     assert not is_training_folder(tmp_path)
-    with pytest.raises(InputError, match=": must be a run of adagoal train, not of the kind exploration; give another folder"):
+    with pytest.raises(InputError, match=": must be of the kind training, not exploration; give another folder"):
         report.write_training_report(tmp_path)

@@ -167,7 +167,7 @@ def resolve_training_env(
 def require_training(saved: SavedRun) -> SavedRun:
     """Return the run; refuse an exploration."""
     if saved.kind != RunKind.TRAINING:
-        raise InputError(f"{saved.path}: must be a run of adagoal train, not of the kind {saved.kind}; give another folder")
+        raise InputError(f"{saved.path}: must be of the kind training, not {saved.kind}; give another folder")
     return saved
 
 
