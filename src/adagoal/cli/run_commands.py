@@ -96,15 +96,15 @@ def explore(
     resume DIR continues; 4: void, a check that the certificates rest on has failed.
     """
     options.announce_compilation(quiet)
-    from adagoal import methods
     from adagoal.api import explore as api
     from adagoal.cli.inspection_commands import observe_with_live_page
     from adagoal.envs import registry
+    from adagoal.methods import apply_constants
     from adagoal.runs.progress_display import CostEstimator, ExplorationProgress
 
     given["env_args"] |= model_constants or {}
     given["start_seed"] = registry.parse_start_option(start, given["start_seed"])
-    (given["method_args"],) = methods.apply_constants(constants, [(given["method"], given["method_args"])])
+    (given["method_args"],) = apply_constants(constants, [(given["method"], given["method_args"])])
     first = "radius" if given["within"] is None else "within"
     # without the budget, because a run with a larger one continues in the same folder
     unnamed = {"env", "budget", first, *ExecutionOptions.__dataclass_fields__}
