@@ -494,8 +494,8 @@ def test_numba_does_not_read_the_current_folder_when_it_compiles(tmp_path: Path)
     damaged_folders.make_hostile(folder)
     code = f"""
 import os
-from adagoal.core import safe_imports
-safe_imports.ignore_local_files()
+from adagoal.core import user_code
+user_code.ignore_local_files()
 import numba, matplotlib
 assert os.getcwd() == {os.getcwd()!r}
 os.chdir({str(folder)!r})

@@ -18,7 +18,7 @@ from typing import Any, NoReturn, TextIO, cast
 import click
 from click.shell_completion import CompletionItem
 
-from adagoal.core import errors, safe_imports
+from adagoal.core import errors, user_code
 from adagoal.core.errors import InputError, RunWarning
 
 
@@ -180,7 +180,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     # imports make hundreds of thousands of objects, which stay: looking for garbage among them took 0.1 s
     gc.set_threshold(100_000, 20, 20)
     # before other imports: libraries that read files of the current folder would execute a stranger's code
-    safe_imports.ignore_local_files()
+    user_code.ignore_local_files()
     _raise_on_os_exit()
     sys.stdout = cast(TextIO, BrokenPipeGuard(sys.stdout))
     code = run_command_line(arguments)

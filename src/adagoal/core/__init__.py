@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from adagoal.core import safe_imports
+from adagoal.core import user_code
 from adagoal.core.compiled_code import remove_stale_numba_cache
 
-safe_imports.prepare_worker()
+user_code.prepare_worker()
 remove_stale_numba_cache(Path(__file__).parents[1])

@@ -27,7 +27,7 @@ from concurrent.futures import Executor, wait
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, overload
 
-from adagoal.core import safe_imports
+from adagoal.core import user_code
 
 if TYPE_CHECKING:
     import subprocess
@@ -261,7 +261,7 @@ def _start_process() -> subprocess.Popen[str]:
     numba: Any = importlib.import_module("numba")
     package = str(Path(__file__).parents[2])
     paths = [package, *filter(None, [os.environ.get("PYTHONPATH")])]
-    variables = {**os.environ, **safe_imports.safe_path_variables(), "PYTHONPATH": os.pathsep.join(paths)}
+    variables = {**os.environ, **user_code.safe_path_variables(), "PYTHONPATH": os.pathsep.join(paths)}
     if numba.config.CACHE_DIR:
         variables["NUMBA_CACHE_DIR"] = numba.config.CACHE_DIR
     return subprocess.Popen(

@@ -42,7 +42,7 @@ from multiprocessing.process import BaseProcess
 from typing import Any, Protocol
 
 from adagoal.core.errors import EnvironmentFailure, InputError, describe_exception
-from adagoal.core.safe_imports import safe_path_variables
+from adagoal.core.user_code import safe_path_variables
 
 WORKER_PROCESS_NAME = "adagoal-worker"  # tells workers from processes that the user starts
 EXIT_MISSING_GUARD = 79  # a code that neither Python nor a shell uses

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from adagoal.certification.certificate import Claim
-from adagoal.core import safe_imports
+from adagoal.core import user_code
 from adagoal.core.errors import InputError, Status
 from adagoal.core.file_formats import COUNT_SCHEMA, check_json_value
 from adagoal.core.file_io import read_json, report_read_errors, write_atomically
@@ -362,7 +362,7 @@ def write_video_strip(record: train_result.TrainingRecord, env: str | None) -> P
         "from adagoal.report import training_page; training_page.render_strip_of_folder()"
     )
     # EGL renders without a display. A choice of the user wins, because it comes later.
-    environment = {"MUJOCO_GL": "egl", **os.environ, **safe_imports.safe_path_variables()}
+    environment = {"MUJOCO_GL": "egl", **os.environ, **user_code.safe_path_variables()}
     path = record.path / VIDEO_STRIP_FILE
     # An old strip would show an earlier policy.
     path.unlink(missing_ok=True)
