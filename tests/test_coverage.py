@@ -10,7 +10,7 @@ import pytest
 from scipy.stats import binomtest
 
 from adagoal import goal_rules
-from adagoal.certified import deterministic, events, explorer, gaps
+from adagoal.certified import deterministic, events, gaps, probing
 from adagoal.certified.explorer import CertifiedExplorer
 from adagoal.core.confidence_bounds import clopper_pearson_interval
 from adagoal.core.exploration_run import ExplorationRun
@@ -96,7 +96,7 @@ def weaken(what, monkeypatch):
                 q = np.where(np.arange(len(q)) == coverage_worlds.RIVAL, q, model.q)
             return gaps.bound_suboptimality(order, goal, model._replace(q=q), *others)
 
-        monkeypatch.setattr(explorer, "bound_suboptimality", narrower)
+        monkeypatch.setattr(probing, "bound_suboptimality", narrower)
 
 
 def risk(family, seed, delta):

@@ -55,7 +55,7 @@ def test_parallel_gaps_do_not_change_the_result(monkeypatch):
     results, jobs = [], []
 
     def counted(these, threads):
-        jobs.append(len([job for job in these if job.func.__name__ == "_bound_gap_of_goal"]) if threads else 0)
+        jobs.append(len([job for job in these if job.func.__name__ == "improve_by_gaps"]) if threads else 0)
         run_jobs_in_threads(these, threads)
 
     monkeypatch.setattr("adagoal.certified.explorer.run_jobs_in_threads", counted)

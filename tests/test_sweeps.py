@@ -7,7 +7,7 @@ import pytest
 from scipy import optimize
 
 from adagoal.certified import gaps, sweeps
-from adagoal.certified.gaps import plan_probing_actions
+from adagoal.certified.probing import plan_probing_actions
 from adagoal.planning.model_arrays import EmpiricalModel, GoalBlock
 
 S, A, CAP = 9, 2, 12.0

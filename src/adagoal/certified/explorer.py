@@ -32,9 +32,9 @@ from numpy.typing import NDArray
 
 from adagoal.certified import deterministic
 from adagoal.certified.events import ConfidenceSets, UnseenMassWindow
-from adagoal.certified.gaps import bound_suboptimality, plan_probing_actions
 from adagoal.certified.goal_table import GoalTable
 from adagoal.certified.heuristics import Heuristics, Schedule, split_blocks
+from adagoal.certified.probing import improve_by_gaps
 from adagoal.certified.sweeps import sweep_block
 from adagoal.certified.triangle import improve_by_neighbours
 from adagoal.core.compiled_code import run_jobs_in_threads
@@ -43,7 +43,7 @@ from adagoal.core.file_formats import COUNT_SCHEMA, check_json_value, object_sch
 from adagoal.core.goal_space import GoalSpace
 from adagoal.core.transition_data import TransitionCounts
 from adagoal.core.types import Actions, Bools, Longs
-from adagoal.planning.model_arrays import EmpiricalModel, GoalBlock
+from adagoal.planning.model_arrays import GoalBlock
 
 
 class CertifiedExplorer(GoalTable):
@@ -214,41 +214,19 @@ class CertifiedExplorer(GoalTable):
 
     def _apply_hop_bounds(self) -> None:
         """Improve both bounds of all open goals in deterministic parts of the world (lemma 12)."""
-        sets, steps = self.confidence, float(self.counts.n.sum())
-        if not self.schedule.hops_due(steps):
+        if not self.schedule.begin_hops(self.counts):
             return
-        self.schedule.hops_counted_at = steps
+        sets = self.confidence
         graph = deterministic.read_deterministic_map(self.counts, sets.window_visits, sets.window.log_inverse_delta)
         if graph is not None:
-            uncertain = self.E > self.heuristics.hop_error_share * self.epsilon
-            # Column 0 has no goal of its own, so no path leads there.
-            columns = np.flatnonzero((self.goal_state >= 0) & (self.D <= self.L) & uncertain)
-            self.schedule.spend_on_hops(len(columns), len(graph.before))
-            deterministic.improve_by_hops(self, graph, columns)
+            deterministic.improve_by_hops(self, graph, self.schedule.buy_hops(self, len(graph.before)))
 
     def _bound_action_gaps(self, block: Longs) -> None:
         """Bound the value and sub-optimality of the policies of Y (lemmas 7 to 9), as far as there are tokens."""
-        model, jobs, work = self.confidence.empirical_model(), [], 0.0
-        for j in block.tolist():
-            if self.schedule.gaps.has_tokens:
-                work = self.schedule.spend_on_gaps()
-                jobs.append(partial(self._bound_gap_of_goal, j, model))
-        self._run_jobs(jobs, work)
-
-    def _bound_gap_of_goal(self, j: int, model: EmpiricalModel) -> None:
-        """Bound the gap of column j, and plan where to probe it."""
-        # Jobs of several goals run at the same time: nothing of another column is read or written here.
-        h, order = self.heuristics, self.seen_states
-        V, Y, policy = (np.ascontiguousarray(a[:, j]) for a in (self.V, self.Y, self.best))
-        actions = np.full(len(V), -1, np.int16)
-        goal, all_seen = self.space.states_of_goal(self.goal_state[j]), len(order) == self._state_bound
-        gap, value, most, chain = bound_suboptimality(order, goal, model, V, Y, policy, all_seen, actions)
-        if np.isfinite(gap):
-            plan_probing_actions(order, chain, model, actions, h.probe_horizon, h.max_probe_sweeps)
-        self.probing[:, j] = actions
-        # Lemma 10 needs V^pi <= C everywhere.
-        if most <= self.cap:
-            self.record_policy(j, value, gap)
+        columns, work = self.schedule.buy_gaps(block)
+        model, all_seen = self.confidence.empirical_model(), len(self.seen_states) == self._state_bound
+        given = model, all_seen, self.heuristics.probe_horizon, self.heuristics.max_probe_sweeps
+        self._run_jobs([partial(improve_by_gaps, self, j, *given) for j in columns], work)
 
     def state(self) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
         """Return everything that cannot be computed from the counts."""

@@ -26,6 +26,7 @@ import numpy as np
 from adagoal.certified.goal_table import GoalTable
 from adagoal.core.compiled_code import compiled
 from adagoal.core.file_formats import COUNT_SCHEMA, object_schema
+from adagoal.core.transition_data import TransitionCounts
 from adagoal.core.types import Bools, Longs
 from adagoal.planning.model_arrays import BLOCK_GOALS
 
@@ -241,9 +242,23 @@ class Schedule:
         turn = rollout % h.frequent_probe_period > 0 if gap_is_smaller else rollout % h.rare_probe_period == 0
         return self.strategy.action_gaps and turn
 
-    def hops_due(self, steps: float) -> bool:
-        """Return whether to count hops again at this step count."""
-        return steps >= self.heuristics.hop_step_growth * self.hops_counted_at and self.gaps.has_tokens
+    def begin_hops(self, counts: TransitionCounts) -> bool:
+        """Return whether to count hops again."""
+        steps, start = float(counts.n.sum()), counts.start * counts.n_actions
+        if steps < self.heuristics.hop_step_growth * self.hops_counted_at or not self.gaps.has_tokens:
+            return False
+        self.hops_counted_at = steps
+        # Lemma 12 needs a start from which every action leads to one state.
+        return bool(counts.support[start : start + counts.n_actions].max() <= 1)
+
+    def buy_hops(self, table: GoalTable, pairs: int) -> Longs:
+        """Pay for hops over this many pairs to all open goals that need them; return their columns."""
+        h = self.heuristics
+        # Column 0 has no goal of its own, so no path leads there.
+        open_goals = (table.goal_state >= 0) & (table.D <= table.L)
+        columns = np.flatnonzero(open_goals & (table.E > h.hop_error_share * table.epsilon))
+        self.gaps.tokens -= h.cost_per_plan + h.hop_cost * len(columns) * pairs
+        return columns
 
     def _operations(self, goals: int, sweeps: int, cost: float = 1.0) -> float:
         return 2.0 * cost * sweeps * goals * self.n_transitions  # two bounds
@@ -255,16 +270,16 @@ class Schedule:
         else:
             self._free_plan_step = self._credited_steps + self.replan_interval()
 
-    def spend_on_gaps(self) -> float:
-        """Pay for the action gaps of one goal; return their cost."""
-        h = self.heuristics
+    def buy_gaps(self, columns: Longs) -> tuple[list[int], float]:
+        """Pay for the action gaps of these columns as far as there are tokens; return them and the cost of one."""
+        h, bought = self.heuristics, []
         work = h.cost_per_plan + h.gap_cost_cubic * self.n_states**3 + h.gap_cost_quadratic * self.n_states**2
-        self.gaps.tokens -= work
-        return work
-
-    def spend_on_hops(self, goals: int, pairs: int) -> None:
-        """Pay for hops to this many goals over this many pairs."""
-        self.gaps.tokens -= self.heuristics.cost_per_plan + self.heuristics.hop_cost * goals * pairs
+        for j in columns.tolist():
+            if not self.gaps.has_tokens:
+                break
+            self.gaps.tokens -= work
+            bought.append(j)
+        return bought, work
 
     def state(self) -> dict[str, Any]:
         """Return the facts of a checkpoint."""
