@@ -29,7 +29,7 @@ import numba
 import numpy as np
 
 import adagoal
-from adagoal.certified.events import ConfidenceSets
+from adagoal.certified.confidence_sets import ConfidenceSets
 from adagoal.certified.explorer import CertifiedExplorer
 from adagoal.certified.sweeps import improve_lower_bounds, improve_upper_bounds
 from adagoal.core.transition_data import TransitionCounts

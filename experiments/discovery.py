@@ -25,7 +25,7 @@ from gymnasium import spaces
 
 from adagoal import goal_rules
 from adagoal.api.explore import explore
-from adagoal.certified.events import ConfidenceSets
+from adagoal.certified.confidence_sets import ConfidenceSets
 from adagoal.certified.explorer import CertifiedExplorer
 from adagoal.comparison.method_comparison import run_uninterrupted
 from adagoal.comparison.method_scores import RunOutcome, TextTable
@@ -179,9 +179,9 @@ class FixedSets(GoalSpace):
 class WeakenedSets(ConfidenceSets):
     """The control: what the bounds rest on is divided by 50."""
 
-    def radius(self, pairs: Longs, threads: Executor | None) -> None:
+    def compute_radii(self, pairs: Longs, threads: Executor | None) -> None:
         """Compute the radii, far too small."""
-        super().radius(pairs, threads)
+        super().compute_radii(pairs, threads)
         for bounds in (self._radii.r_low, self._radii.r, self._radii.q):
             bounds[pairs] /= 50
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from scipy import optimize
 
-from adagoal.certified.events import ConfidenceSets, PairCounts, PairRadii, UnseenMassWindow, update_pair_radii
+from adagoal.certified.confidence_sets import ConfidenceSets, PairCounts, PairRadii, UnseenMassWindow, update_pair_radii
 from adagoal.core import operators
 from adagoal.core.transition_data import TransitionCounts
 from adagoal.planning.model_arrays import EmpiricalModel

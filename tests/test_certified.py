@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 import adagoal
-from adagoal.certified.events import ConfidenceSets
+from adagoal.certified.confidence_sets import ConfidenceSets
 from adagoal.certified.explorer import CertifiedExplorer
 from adagoal.certified.gaps import bound_suboptimality
 from adagoal.certified.heuristics import Heuristics
@@ -140,7 +140,7 @@ def test_gap_bounds_the_worst_model(leak):
     tried = 0
     for j in range(1, len(e.D)):
         g = int(e.goal_state[j])
-        if g == mdp.start or not e.Y[mdp.start, j] <= Heuristics.small_world.upper_cap_factor * e.cap - 1:
+        if g == mdp.start or not e.Y[mdp.start, j] <= Heuristics.small_strategy.upper_cap_factor * e.cap - 1:
             continue
         policy, rival, inside = e.best[:, j].copy(), np.zeros(5, np.int16), np.arange(mdp.n_states) == g
         V, Y = e.V[:, j].copy(), e.Y[:, j].copy()
@@ -241,7 +241,7 @@ def _inside(mdp, m, rng, leak):
     With ``leak`` the pairs also lead to states that were not observed, with masses as large as lemma 3 allows.
     """
     unseen = leak * rng.random(len(m.q)) ** 2 * m.q * (m.support < mdp.n_states)
-    unseen *= min(1.0, m.quiet_log / max(m.quiet @ -np.log(1 - unseen * (unseen < 1)), 1e-9))
+    unseen *= min(1.0, m.window_log / max(m.window_visits @ -np.log(1 - unseen * (unseen < 1)), 1e-9))
     rows = []
     for x in range(mdp.n_states * mdp.n_actions):
         o = m.support[x]

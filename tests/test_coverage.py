@@ -10,7 +10,7 @@ import pytest
 from scipy.stats import binomtest
 
 from adagoal import goal_rules
-from adagoal.certified import deterministic, events, gaps, probing
+from adagoal.certified import confidence_sets, deterministic, gaps, probing
 from adagoal.certified.explorer import CertifiedExplorer
 from adagoal.core.confidence_bounds import clopper_pearson_interval
 from adagoal.core.exploration_run import ExplorationRun
@@ -73,9 +73,9 @@ WEAKENED = {"surprises": ("nothing", "window", "loss", "circles"), "rivals": ("n
 
 def weaken(what, monkeypatch):
     """Make a bound of lemma 3b, of lemma 12, or of lemmas 7 to 9 too narrow."""
-    read, log = deterministic.read_deterministic_map, events.UnseenMassWindow.log_inverse_delta.fget
+    read, log = deterministic.read_deterministic_map, confidence_sets.UnseenMassWindow.log_inverse_delta.fget
     if what == "window":
-        monkeypatch.setattr(events.UnseenMassWindow, "log_inverse_delta", property(lambda quiet: log(quiet) / 3))
+        monkeypatch.setattr(confidence_sets.UnseenMassWindow, "log_inverse_delta", property(lambda own: log(own) / 3))
     if what == "loss":
         monkeypatch.setattr(
             deterministic,

@@ -12,7 +12,7 @@ import pytest
 
 import adagoal
 from adagoal.api.explore import open_restored_session
-from adagoal.certified.events import ConfidenceSets
+from adagoal.certified.confidence_sets import ConfidenceSets
 from adagoal.core.errors import InputError
 from adagoal.core.transition_data import TransitionCounts
 from adagoal.envs import toy_models

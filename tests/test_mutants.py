@@ -40,7 +40,7 @@ class Mutant(NamedTuple):
     test: str
 
 
-EVENTS, OPERATORS, SWEEPS = "certified/events.py", "core/operators.py", "certified/sweeps.py"
+SETS, OPERATORS, SWEEPS = "certified/confidence_sets.py", "core/operators.py", "certified/sweeps.py"
 GAPS, HOPS, DETOURS = "certified/gaps.py", "certified/deterministic.py", "certified/triangle.py"
 RESET = "certified/reset.py"
 EXAMPLE = "test_bounds.py::test_worked_example_of_the_theory_page"
@@ -60,24 +60,24 @@ RESET_BOUNDS, RESET_ERROR = (
     "test_uncertain_reset.py::test_error_grows_as_in_lemma_10c",
 )
 MUTANTS = (
-    Mutant("shares: more than delta", EVENTS, "(0.35, 0.35, 0.05, 0.25)", "(0.5, 0.35, 0.05, 0.25)", SHARES),
-    Mutant("shares: lemma 1 without its union over states", EVENTS, "(states * goals,", "(goals,", SHARES),
-    Mutant("lemma 1: levels for free", EVENTS, "(union_log + math.log(N_LEVELS)) / n", "union_log / n", EXAMPLE),
-    Mutant("lemma 2: no price for restarts", EVENTS, "union_log + restart + regret", "union_log + regret", EXAMPLE),
-    Mutant("lemma 2: the prior is forgotten", EVENTS, " + math.lgamma(count - c + 0.5)", "", EXAMPLE),
-    Mutant("lemma 3a: no price for restarts", EVENTS, "union_log + math.log(o * (o + 1.0))", "union_log", EXAMPLE),
+    Mutant("shares: more than delta", SETS, "(0.35, 0.35, 0.05, 0.25)", "(0.5, 0.35, 0.05, 0.25)", SHARES),
+    Mutant("shares: lemma 1 without its union over states", SETS, "(states * goals,", "(goals,", SHARES),
+    Mutant("lemma 1: levels for free", SETS, "(union_log + math.log(N_LEVELS)) / n", "union_log / n", EXAMPLE),
+    Mutant("lemma 2: no price for restarts", SETS, "union_log + restart + regret", "union_log + regret", EXAMPLE),
+    Mutant("lemma 2: the prior is forgotten", SETS, " + math.lgamma(count - c + 0.5)", "", EXAMPLE),
+    Mutant("lemma 3a: no price for restarts", SETS, "union_log + math.log(o * (o + 1.0))", "union_log", EXAMPLE),
     Mutant(
-        *("lemma 3b: every window has all of its share", EVENTS, "self.window_number * (self.window_number + 1)"),
+        *("lemma 3b: every window has all of its share", SETS, "self.window_number * (self.window_number + 1)"),
         *("1.0", QUIET),
     ),
-    Mutant("lemma 3b: visits before a pair entered", EVENTS, "max(n[x] - starts[x], 0)", "n[x]", QUIET),
+    Mutant("lemma 3b: visits before a pair entered", SETS, "max(n[x] - starts[x], 0)", "n[x]", QUIET),
     Mutant(
-        "lemma 14: no price for later states", EVENTS, "later * (later + 1.0) / DISCOVERY_OFFSET", "later", DISCOVERED
+        "lemma 14: no price for later states", SETS, "later * (later + 1.0) / DISCOVERY_OFFSET", "later", DISCOVERED
     ),
-    Mutant("lemma 14: actions for free", EVENTS, "np.log(counts.n_actions * later", "np.log(later", DISCOVERED),
-    Mutant("lemma 14: goals that the data chose", EVENTS, "            self.union_logs[0] = NO_EVENT\n", "", FOUND),
-    Mutant("lemma 14: goals for free", EVENTS, "(goals / counts.n_actions, 1, 1)", "(1, 1, 1)", FIXED),
-    Mutant("lemma 14: lemma 1 for free", EVENTS, "radius(n, logs[0] + pair_logs[x])", "radius(n, logs[0])", FIXED),
+    Mutant("lemma 14: actions for free", SETS, "np.log(counts.n_actions * later", "np.log(later", DISCOVERED),
+    Mutant("lemma 14: goals that the data chose", SETS, "            self.union_logs[0] = NO_EVENT\n", "", FOUND),
+    Mutant("lemma 14: goals for free", SETS, "(goals / counts.n_actions, 1, 1)", "(1, 1, 1)", FIXED),
+    Mutant("lemma 14: lemma 1 for free", SETS, "radius(n, logs[0] + pair_logs[x])", "radius(n, logs[0])", FIXED),
     Mutant("lemma 14: no unseen mass", OPERATORS, "return (1.0 - q) * max(mean - ", "return max(mean - ", IN_BALLS),
     Mutant("lemma 14: no spare row", "envs/gym_adapter.py", "0, max_states + 1", "0, max_states", ROOM),
     Mutant("lemma 4, Low: between two levels", OPERATORS, "2.0 * r * NEAREST_LEVEL_FACTOR**2 *", "2.0 * r *", EXAMPLE),
@@ -97,7 +97,7 @@ MUTANTS = (
         *("lemma 7: no spread of the value", GAPS, "b[i] = ball_width(r, sd[N], span[N])"),
         *("b[i] = ball_width(r, 0.0, span[N])", GAP_EDGE),
     ),
-    Mutant("corollary of lemma 7: no mass in the window", GAPS, "alone + shared * quiet_log", "alone", GAP_TWIN),
+    Mutant("corollary of lemma 7: no mass in the window", GAPS, "alone + shared * window_log", "alone", GAP_TWIN),
     Mutant(
         "lemma 8: no spread of the rival", GAPS, "ball_width(r, spread, reach)", "ball_width(r, 0.0, reach)", GAP_EDGE
     ),

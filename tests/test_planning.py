@@ -5,7 +5,7 @@ import pytest
 
 import numpy_planners
 from adagoal import goal_rules
-from adagoal.certified.events import ConfidenceSets
+from adagoal.certified.confidence_sets import ConfidenceSets
 from adagoal.certified.explorer import CertifiedExplorer
 from adagoal.core.exploration_run import ExplorationRun
 from adagoal.core.tabular_policy import Policy
@@ -53,7 +53,7 @@ def test_finite_horizon_equals_numpy_reference(bonus):
 class NumpySets(ConfidenceSets):
     """The same bounds, computed by the NumPy references."""
 
-    low, up = staticmethod(numpy_planners.lower), staticmethod(numpy_planners.upper)
+    improve_lower, improve_upper = staticmethod(numpy_planners.lower), staticmethod(numpy_planners.upper)
 
 
 class HoeffdingSets(ConfidenceSets):
@@ -69,24 +69,24 @@ class HoeffdingSets(ConfidenceSets):
         self._fixed_log, self._ball_log = np.log([4 * states * goals / delta, 4 * pairs / delta])
         self.h, self.l = np.ones((2, len(counts.n)))
 
-    def radius(self, pairs, threads):
-        super().radius(pairs, threads)
+    def compute_radii(self, pairs, threads):
+        super().compute_radii(pairs, threads)
         n, o = self.counts.n[pairs], self.counts.support[pairs].astype(float)
         since = np.maximum(n - self.counts.settled[pairs], 1)
         ball = o * np.log(2) + self._ball_log + np.log(since * (since + 1.0)) + np.log(o * (o + 1))
         self.h[pairs] = np.sqrt((self._fixed_log + np.log(n * (n + 1.0))) / (2 * n))
         self.l[pairs] = np.sqrt(ball / (2 * since))
 
-    def low(self, model, block, V, policy):
+    def improve_lower(self, model, block, V, policy):
         return numpy_planners.lower(model, block, V, policy, lambda mean: mean - block.cap * self.h[:, None])
 
-    def up(self, model, block, Y, policy):
+    def improve_upper(self, model, block, Y, policy):
         return numpy_planners.upper(model, block, Y, policy, lambda mean, most: mean + most * self.l[:, None])
 
 
 @pytest.mark.parametrize("sets", [ConfidenceSets, NumpySets, HoeffdingSets])
 def test_explorer_works_with_other_confidence_sets(sets):
-    """The guarantee holds with any class that has ``radius``, ``low`` and ``up``."""
+    """The guarantee holds with any class that has ``compute_radii``, ``improve_lower`` and ``improve_upper``."""
     mdp = toy_models.open_grid_model(rows=3, cols=3, slip=0.1)
     counts, L, epsilon = TransitionCounts(mdp.n_states, mdp.n_actions, mdp.start), 4.0, 2.0
     estimates = CertifiedExplorer(counts, mdp.n_states, L, epsilon, 0.1, confidence=sets)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import adagoal
-from adagoal.certified import events, explorer, goal_table
+from adagoal.certified import confidence_sets, explorer, goal_table
 from adagoal.certified.heuristics import Heuristics
 from adagoal.certified.sweeps import gather_block
 from adagoal.core.compiled_code import run_jobs_in_threads
@@ -34,7 +34,7 @@ def explored(monkeypatch, cores):
             max_small_states=10,
         )
         patch.setattr(explorer, "Heuristics", given)
-        patch.setattr(events.ConfidenceSets, "pairs_per_job", 100)
+        patch.setattr(confidence_sets.ConfidenceSets, "pairs_per_job", 100)
         patch.setattr(goal_table.GoalTable, "reserved_values", 2000)  # twenty columns at first
         patch.setattr(explorer.os, "cpu_count", lambda: cores)
         patch.setattr(explorer.CertifiedExplorer, "_sweep_blocks", spy)

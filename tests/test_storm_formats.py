@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import adagoal
-from adagoal.certified.events import conditional_intervals
+from adagoal.certified.confidence_sets import conditional_intervals
 from adagoal.cli.main import run_command_line
 from adagoal.core.installation import install_command
 from adagoal.envs import registry, toy_models

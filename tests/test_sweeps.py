@@ -248,10 +248,10 @@ def gap_reference(goal, model, V, Y, policy, all_seen):
         if np.abs(before - beta).max() < 1e-6:
             break
 
-    inside = {i: model.quiet[x] for i, x in pairs.items() if model.quiet[x] > 0}
+    inside = {i: model.window_visits[x] for i, x in pairs.items() if model.window_visits[x] > 0}
 
     def error(weights):
-        shared = max((weights[i] / m for i, m in inside.items()), default=0.0) * model.quiet_log
+        shared = max((weights[i] / m for i, m in inside.items()), default=0.0) * model.window_log
         mass = min(weights @ unseen, shared + sum(weights[i] * unseen[i] for i in pairs if i not in inside))
         return weights @ (b + K @ beta) + top * mass
 

@@ -7,7 +7,7 @@ import pytest
 
 import adagoal
 from adagoal.certified import explorer, sweeps
-from adagoal.certified.events import ConfidenceSets
+from adagoal.certified.confidence_sets import ConfidenceSets
 from adagoal.certified.goal_table import NO_KNOWN_PATH, shorten_hop_counts
 from adagoal.certified.heuristics import Heuristics
 from adagoal.certified.triangle import improve_by_neighbours

@@ -36,7 +36,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from adagoal.api import explore as api
-from adagoal.certified.events import ConfidenceSets, conditional_intervals
+from adagoal.certified.confidence_sets import ConfidenceSets, conditional_intervals
 from adagoal.certified.explorer import CertifiedExplorer
 from adagoal.certified.reset import UncertainReset
 from adagoal.core.argument_checks import check_folder_path

@@ -51,7 +51,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from adagoal.certified.events import interval_end
+from adagoal.certified.confidence_sets import interval_end
 from adagoal.certified.goal_table import GoalTable
 from adagoal.core.confidence_bounds import clopper_pearson_bounds
 from adagoal.core.environment import ExplorationPlan

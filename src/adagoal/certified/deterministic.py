@@ -37,7 +37,7 @@ class DeterministicMap(NamedTuple):
     start: int
     to: Longs  # [X] the successor, -1 for pairs with none or several
     loss: Floats  # [X] log/m: bound on kappa, infinite for other pairs
-    closed: Bools  # [S] terminal states: only the reset is allowed
+    terminal: Bools  # [S] terminal states: only the reset is allowed
     absent: Bools  # [X] pairs that do not exist
     before: Longs  # pairs sorted by successor: those of s are before[first[s] : first[s + 1]]
     first: Longs  # [S + 1]
@@ -74,14 +74,14 @@ def improve_by_hops(table: GoalTable, graph: DeterministicMap, columns: Longs) -
 @compiled
 def hops_from_start(graph, most):  # type: ignore[no-untyped-def]
     """Return [S] the hops from the start over pairs with a loss of at most ``most``, breadth first."""
-    states, actions = len(graph.closed), len(graph.to) // len(graph.closed)
+    states, actions = len(graph.terminal), len(graph.to) // len(graph.terminal)
     hops, queue = np.full(states, NO_PATH), np.empty(states, np.int64)
     hops[graph.start], queue[0] = 0, graph.start
     done, last = 0, 1
     while done < last:
         s = queue[done]
         done += 1
-        for x in range(s * actions, (s + 1) * actions if not graph.closed[s] else s * actions):
+        for x in range(s * actions, (s + 1) * actions if not graph.terminal[s] else s * actions):
             if graph.loss[x] <= most and hops[graph.to[x]] == NO_PATH:
                 hops[graph.to[x]], queue[last] = hops[s] + 1, graph.to[x]
                 last += 1
@@ -91,7 +91,7 @@ def hops_from_start(graph, most):  # type: ignore[no-untyped-def]
 @compiled_helper
 def hops_to_states(graph, ends, most):  # type: ignore[no-untyped-def]
     """Return [S] the hops to the nearest of the states ``ends`` [S] over pairs with a loss of at most ``most``."""
-    states, actions = len(graph.closed), len(graph.to) // len(graph.closed)
+    states, actions = len(graph.terminal), len(graph.to) // len(graph.terminal)
     hops, queue = np.full(states, NO_PATH), np.empty(states, np.int64)
     done, last = 0, 0
     for s in range(states):
@@ -104,7 +104,7 @@ def hops_to_states(graph, ends, most):  # type: ignore[no-untyped-def]
         for i in range(graph.first[y], graph.first[y + 1]):
             x = graph.before[i]
             s = x // actions
-            if graph.loss[x] <= most and hops[s] == NO_PATH and not graph.closed[s]:
+            if graph.loss[x] <= most and hops[s] == NO_PATH and not graph.terminal[s]:
                 hops[s], queue[last] = hops[y] + 1, s
                 last += 1
     return hops
@@ -113,10 +113,10 @@ def hops_to_states(graph, ends, most):  # type: ignore[no-untyped-def]
 @compiled_helper
 def _least_path_value(graph, d, r, most, extra):  # type: ignore[no-untyped-def]
     """Return the minimum over pairs of d(s) + 1 + (1 - kappa_x)(r(s') + extra)."""
-    actions, least = len(graph.to) // len(graph.closed), np.inf
+    actions, least = len(graph.to) // len(graph.terminal), np.inf
     for x in range(len(graph.to)):
         s = x // actions
-        if graph.loss[x] <= most and d[s] < NO_PATH and r[graph.to[x]] < NO_PATH and not graph.closed[s]:
+        if graph.loss[x] <= most and d[s] < NO_PATH and r[graph.to[x]] < NO_PATH and not graph.terminal[s]:
             least = min(least, d[s] + 1.0 + (1.0 - graph.loss[x]) * (r[graph.to[x]] + extra))
     return least
 
@@ -124,11 +124,11 @@ def _least_path_value(graph, d, r, most, extra):  # type: ignore[no-untyped-def]
 @compiled
 def least_value_elsewhere(graph, d, most):  # type: ignore[no-untyped-def]
     """Return a lower bound for paths that lead to an unknown pair or into a cycle."""
-    states, actions = len(graph.closed), len(graph.to) // len(graph.closed)
+    states, actions = len(graph.terminal), len(graph.to) // len(graph.terminal)
     unknown, least = np.zeros(states, np.bool_), np.inf
     for x in range(len(graph.to)):
         s = x // actions
-        if d[s] == NO_PATH or graph.closed[s] or graph.absent[x]:
+        if d[s] == NO_PATH or graph.terminal[s] or graph.absent[x]:
             continue
         if not graph.loss[x] <= most:
             unknown[s] = True
@@ -212,15 +212,15 @@ def write_hop_policies(graph, column, columns, behind, table):  # type: ignore[n
 
     They follow the fewest hops over pairs with a loss of at most ``behind`` [goals], and reset if that is shorter.
     """
-    actions = len(graph.to) // len(graph.closed)
+    actions = len(graph.to) // len(graph.terminal)
     for i in range(len(columns)):
         r = hops_to_states(graph, _states_of_column(column, columns[i]), behind[i])
-        for s in range(len(graph.closed)):
+        for s in range(len(graph.terminal)):
             least, action = NO_PATH, 0
             for a in range(actions):
                 x = s * actions + a
                 if graph.loss[x] <= behind[i] and r[graph.to[x]] < least:
                     least, action = r[graph.to[x]], a
             # Lemma 12b resets beyond n + 1 hops. At the goal the action does not matter.
-            reset = graph.closed[s] or r[s] > r[graph.start] + 1 or r[s] == 0
+            reset = graph.terminal[s] or r[s] > r[graph.start] + 1 or r[s] == 0
             table[columns[i], s] = actions if reset else action

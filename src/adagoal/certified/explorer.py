@@ -31,7 +31,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from adagoal.certified import deterministic
-from adagoal.certified.events import ConfidenceSets, UnseenMassWindow
+from adagoal.certified.confidence_sets import ConfidenceSets, UnseenMassWindow
 from adagoal.certified.goal_table import GoalTable
 from adagoal.certified.heuristics import Heuristics, Schedule, split_blocks
 from adagoal.certified.probing import improve_by_gaps
@@ -79,7 +79,7 @@ class CertifiedExplorer(GoalTable):
     ) -> None:
         self.heuristics = heuristics or Heuristics()
         space = space or GoalSpace.from_states(counts.n_states, math.inf if state_bound is None else state_bound)
-        super().__init__(counts, L, epsilon, space, self.heuristics.small_world.upper_cap_factor)
+        super().__init__(counts, L, epsilon, space, self.heuristics.small_strategy.upper_cap_factor)
         self.confidence = confidence(
             counts,
             states=state_bound,
@@ -122,7 +122,7 @@ class CertifiedExplorer(GoalTable):
     def finalize(self, wanted: Bools) -> None:
         """Bring waiting goals up to date for an answer before the end, smallest error first.
 
-        Every token bucket is filled once more, so this takes seconds in any world.
+        Every token bucket is filled once more, so this takes seconds in any environment.
         """
         self._sync_with_counts()
         self.schedule.refill_completely()
@@ -169,13 +169,13 @@ class CertifiedExplorer(GoalTable):
     @property
     def _upper_cap(self) -> float:
         """C' of lemma 6."""
-        # It falls when a world becomes large: a policy is proper once Y(s0) is one below the lowest C' so far.
+        # It falls when many states were seen: a policy is proper once Y(s0) is one below the lowest C' so far.
         return self.schedule.strategy.upper_cap_factor * self.cap
 
     def _plan_blocks(self, blocks: list[Longs]) -> None:
         """Sweep the columns of the blocks with closed forms, then solve the exact duals that are due and affordable.
 
-        In a small world bounds of the action gaps follow.
+        With few states bounds of the action gaps follow.
         """
         work = sum(self.schedule.sweep_cost(len(block)) for block in blocks)
         self.schedule.spend_on_sweeps(work)
@@ -201,8 +201,8 @@ class CertifiedExplorer(GoalTable):
         for block in self.schedule.split_jobs(blocks, exact):
             below = GoalBlock(self.seen_states, self.block_columns(block), self.cap, exact, *until)
             above = below._replace(cap=self._upper_cap)
-            jobs.append(partial(sweep_block, sets.low, model, below, block, self.V.T, self.optimistic.T))
-            jobs.append(partial(sweep_block, sets.up, model, above, block, self.Y.T, self.best.T))
+            jobs.append(partial(sweep_block, sets.improve_lower, model, below, block, self.V.T, self.optimistic.T))
+            jobs.append(partial(sweep_block, sets.improve_upper, model, above, block, self.Y.T, self.best.T))
         self._run_jobs(jobs, work)
         for block in blocks:
             self.record_sweeps(block, self._upper_cap)
@@ -213,7 +213,7 @@ class CertifiedExplorer(GoalTable):
         run_jobs_in_threads(jobs, self._thread_pool if work > self.heuristics.min_threaded_work else None)
 
     def _apply_hop_bounds(self) -> None:
-        """Improve both bounds of all open goals in deterministic parts of the world (lemma 12)."""
+        """Improve both bounds of all open goals in deterministic parts of the environment (lemma 12)."""
         if not self.schedule.begin_hops(self.counts):
             return
         sets = self.confidence

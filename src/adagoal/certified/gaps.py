@@ -36,11 +36,11 @@ class PolicyChain(NamedTuple):
     """The policy under the empirical kernel, on the N seen states."""
 
     row_of: Longs  # [S] index of every state among the N, -1 for others
-    end: Bools  # [N] the goal
+    is_goal: Bools  # [N] the goal
     pair: Longs  # [N] the policy's pair, -1 at the goal and at resets
     F: Floats  # [N, N + 1] the visits W, and the value v in the last column
     beta: Floats  # [N] bounds on |xi|
-    seen: Floats  # [N] the part of beta due to the observed successors
+    observed_beta: Floats  # [N] the part of beta due to the observed successors
     masses: Floats  # [3, N] bounds on the unseen mass (_unseen_masses)
     top: float  # bound on V^pi everywhere
     Z: Floats  # [N] bounds on the sub-optimality (lemma 9)
@@ -97,9 +97,9 @@ def _expected_visits(pair, row_of, end, model, turn, most):  # type: ignore[no-u
 
     v is infinite if a state is visited more than ``most`` times.
     """
-    # Gauss elimination in the order ``turn`` [N], nearest to the goal first. In a world whose states have few
-    # neighbours the matrix is a narrow band then, and zeros are skipped. No pivoting: I - P_hat has no positive entries
-    # off the diagonal, so nothing cancels elsewhere. A pivot is 1 over the visits to its state before a later one.
+    # Gauss elimination in the order ``turn`` [N], nearest to the goal first. If states have few neighbours, the matrix
+    # is a narrow band then, and zeros are skipped. No pivoting: I - P_hat has no positive entries off the diagonal, so
+    # nothing cancels elsewhere. A pivot is 1 over the visits to its state before a later one.
     N, first = len(pair), row_of[model.start]
     rank = np.empty(N, np.int64)
     for i in range(N):
@@ -175,8 +175,8 @@ def _unseen_masses(pair, model):  # type: ignore[no-untyped-def]
         x = pair[i]
         if x >= 0:
             masses[0, i] = model.q[x]
-            if model.quiet[x] > 0.0:
-                masses[2, i] = 1.0 / model.quiet[x]
+            if model.window_visits[x] > 0.0:
+                masses[2, i] = 1.0 / model.window_visits[x]
             else:
                 masses[1, i] = model.q[x]
     return masses
@@ -188,7 +188,7 @@ def _value_bounds(order, chain, model, Y):  # type: ignore[no-untyped-def]
     N, first = len(order), chain.row_of[model.start]
     value, most, none = np.inf, 0.0, np.zeros(N)
     for i in range(N):
-        bound = min(chain.F[i, N] + weighted_error(chain.F[i, :N], none, chain, model.quiet_log), Y[order[i]])
+        bound = min(chain.F[i, N] + weighted_error(chain.F[i, :N], none, chain, model.window_log), Y[order[i]])
         most = max(most, bound)
         if i == first:
             value = bound
@@ -206,10 +206,10 @@ def _action_gains(order, chain, model, V, Y, policy):  # type: ignore[no-untyped
     gain = np.zeros((N, A + 1))
     for i in range(N):
         s = order[i]
-        if chain.end[i]:
+        if chain.is_goal[i]:
             continue
         if policy[s] != A:
-            off = weighted_error(F[first, :N], F[i, :N], chain, model.quiet_log)
+            off = weighted_error(F[first, :N], F[i, :N], chain, model.window_log)
             gain[i, A] = min(v[i] - v[first] + off, Y[s] - V[model.start]) - 1.0
         for a in range(0 if model.terminal[s] else A):
             x = s * A + a
@@ -220,7 +220,7 @@ def _action_gains(order, chain, model, V, Y, policy):  # type: ignore[no-untyped
             if model.support[x] == 0:
                 continue
             column_moments(x, model, row_of, F, sd, span, mean)
-            off = weighted_error(mean[:N], F[i, :N], chain, model.quiet_log)
+            off = weighted_error(mean[:N], F[i, :N], chain, model.window_log)
             off += advantage_noise(model.r[x], model.q[x], chain.top, chain.beta, sd, span, mean)
             gain[i, a] = min(gain[i, a], v[i] - mean[N] - 1.0 + off)
     return gain
@@ -232,7 +232,7 @@ def _iterate_suboptimality(order, chain, model, gain, elsewhere, V, Y, policy, r
 
     ``elsewhere`` bounds the sub-optimality in states never seen.
     """
-    row_of, end, Z = chain.row_of, chain.end, chain.Z
+    row_of, end, Z = chain.row_of, chain.is_goal, chain.Z
     N, A, first = len(order), model.support.shape[0] // len(V), row_of[model.start]
     for i in range(N):
         Z[i] = 0.0 if end[i] else max(Y[order[i]] - V[order[i]], 0.0)
@@ -294,7 +294,7 @@ def column_moments(x, model, row_of, F, sd, span, mean):  # type: ignore[no-unty
 
 
 @compiled_helper(**FAST_SUM_OPTIONS)
-def weighted_error(one, other, chain, quiet_log):  # type: ignore[no-untyped-def]
+def weighted_error(one, other, chain, window_log):  # type: ignore[no-untyped-def]
     """Return a bound on sum_y weights(y) |xi(y)| with weights = |one - other|, both [N].
 
     Observed successors add sum_y weights(y) seen(y). The others add top sum_y weights(y) q_y, and the pairs in the
@@ -303,11 +303,11 @@ def weighted_error(one, other, chain, quiet_log):  # type: ignore[no-untyped-def
     seen, each, alone, shared = 0.0, 0.0, 0.0, 0.0
     for y in range(len(one)):
         weight = abs(one[y] - other[y])
-        seen += weight * chain.seen[y]
+        seen += weight * chain.observed_beta[y]
         each += weight * chain.masses[0, y]
         alone += weight * chain.masses[1, y]
         shared = max(shared, weight * chain.masses[2, y])
-    return seen + chain.top * min(each, alone + shared * quiet_log)
+    return seen + chain.top * min(each, alone + shared * window_log)
 
 
 @compiled_helper(**FAST_SUM_OPTIONS)

@@ -12,8 +12,8 @@ plans, each with a token bucket:
     gaps     the action gaps of one goal (lemmas 7 to 9), or hops to all open goals (lemma 12)
 
 Every step of the agent adds the same number of tokens to each bucket. A plan may start while its bucket is not
-negative; the cost is deducted afterwards. A small world lives on the initial tokens and plans as often as new counts
-are worth a look. A large one spends them in its first seconds and then plans as fast as it steps.
+negative; the cost is deducted afterwards. In a small environment the initial tokens last, and the run plans as often as
+new counts are worth a look. In a large one they last for seconds; then the run plans as fast as it steps.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ from adagoal.planning.model_arrays import BLOCK_GOALS
 
 
 @dataclass(frozen=True)
-class WorldStrategy:
-    """What depends on the number of states seen so far; the defaults are those of a small world."""
+class SizeStrategy:
+    """What depends on the number of states seen so far; the defaults are those of a small environment."""
 
     # Lower bounds use the ball of lemma 2 for pairs whose successors are all known. That ball may be wider, but it
-    # loses nothing for values far away, which pays only in large worlds.
+    # loses nothing for values far away, which pays only in large environments.
     known_successor_balls: bool = False
     # Upper bounds are cut at this multiple of C, at least 1. Above 1, a policy whose value they cannot bound by C yet
     # may still get a better bound from its action gaps.
     upper_cap_factor: float = 1.25
     action_gaps: bool = True  # compute and probe action gaps, which need a dense inverse [S, S]
-    triangle: bool = False  # copy bounds of neighbours (lemma 13); small worlds are swept until nothing changes
+    triangle: bool = False  # copy bounds of neighbours (lemma 13); small environments are swept until nothing changes
     several_blocks: bool = False  # one plan may have several blocks of goals, one per thread
 
 
@@ -50,15 +50,15 @@ class WorldStrategy:
 class Heuristics:
     """Every tuning number of the certified explorer."""
 
-    small_world: WorldStrategy = WorldStrategy()
-    large_world: WorldStrategy = WorldStrategy(
+    small_strategy: SizeStrategy = SizeStrategy()
+    large_strategy: SizeStrategy = SizeStrategy(
         known_successor_balls=True,
         upper_cap_factor=1.0,
         action_gaps=False,
         triangle=True,
         several_blocks=True,
     )
-    max_small_states: int = 400  # states seen in a small world: a dense inverse takes S^3 operations
+    max_small_states: int = 400  # states seen in a small environment: a dense inverse takes S^3 operations
 
     # Token buckets. The unit is one operation, about a nanosecond.
     tokens_per_step: float = 100.0  # for each bucket: about half of what a step itself costs
@@ -81,15 +81,15 @@ class Heuristics:
     max_dual_sweeps: int = 2
     sweep_tolerance: float = 1e-3  # sweeps stop when no bound moves by this many epsilons
     min_threaded_work: float = 1e6  # operations of a plan from which threads pay
-    min_split_work: float = 1e7  # operations of one block from which a plan in a large world has several
+    min_split_work: float = 1e7  # operations of one block from which a plan in a large environment has several
     max_blocks_per_plan: int = 8
     # Above many_goals planning dominates the run time, if plans have several blocks. So closed forms are charged only
     # a part of their cost then.
     many_goals: int = 2048
     many_goals_cost_factor: float = 0.1
 
-    # Exact duals of a goal wait until the step count has grown by this factor. Not long, because in a small world the
-    # action gaps that follow say where to try next.
+    # Exact duals of a goal wait until the step count has grown by this factor. Not long, because the
+    # action gaps that follow in a small environment say where to try next.
     dual_step_growth: float = 1.01
     # Goals with less than this share of the largest error are not played yet, so their duals may wait longer. The
     # growth is finite, so runs that end early have useful bounds for these goals too.
@@ -160,10 +160,10 @@ class Schedule:
         self._credited_steps = steps
 
     @property
-    def strategy(self) -> WorldStrategy:
-        """The strategy for a world of this size."""
+    def strategy(self) -> SizeStrategy:
+        """The strategy for an environment of this size."""
         h = self.heuristics
-        return h.large_world if self.n_states > h.max_small_states else h.small_world
+        return h.large_strategy if self.n_states > h.max_small_states else h.small_strategy
 
     @property
     def can_sweep(self) -> bool:
@@ -211,7 +211,7 @@ class Schedule:
         h, steps, error = self.heuristics, float(table.counts.n.sum()), (table.D, table.E)
         rule = table.L, table.epsilon, h.urgent_error_share, (h.dual_step_growth, h.deferred_dual_step_growth)
         due = columns_due_for_duals(columns, steps, *error, table.polished, *rule)
-        # In a deterministic world closed forms are exact, and hops are the better gaps.
+        # In a deterministic environment closed forms are exact, and hops are the better gaps.
         if table.counts.support.max() == 1:
             table.polished[due] = steps
             return [], 0.0

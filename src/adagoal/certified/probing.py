@@ -47,7 +47,7 @@ def plan_probing_actions(order, chain, model, rival, horizon, max_sweeps):  # ty
     The rival and the chain are those of :func:`bound_suboptimality`; action A is the reset.
     The policy looks ahead ``horizon`` times as far as the longest way to the goal.
     """
-    row_of, end = chain.row_of, chain.end
+    row_of, end = chain.row_of, chain.is_goal
     N, A, first = len(order), model.support.shape[0] // len(rival), row_of[model.start]
     discount = 1.0 - 1.0 / (horizon * chain.top)
     reward = _probing_rewards(order, chain, model, rival, discount)
@@ -80,7 +80,7 @@ def plan_probing_actions(order, chain, model, rival, horizon, max_sweeps):  # ty
 @compiled_helper
 def _rival_visits(order, chain, model, rival, discount):  # type: ignore[no-untyped-def]
     """Return [N] the discounted visits of the rival from the start, in the empirical model."""
-    row_of, end = chain.row_of, chain.end
+    row_of, end = chain.row_of, chain.is_goal
     N, A, first = len(order), model.support.shape[0] // len(rival), row_of[model.start]
     M, visits = np.eye(N), np.zeros(N)
     visits[first] = 1.0
@@ -141,7 +141,7 @@ def _probing_rewards(order, chain, model, rival, discount):  # type: ignore[no-u
     for i in range(N):
         s = order[i]
         a = rival[s]
-        if chain.end[i] or model.terminal[s] or (a == A and chain.pair[i] < 0):
+        if chain.is_goal[i] or model.terminal[s] or (a == A and chain.pair[i] < 0):
             continue
         if a == A:
             need += w[i] * np.abs(F[first, :N] - F[i, :N])
@@ -162,5 +162,5 @@ def _probing_rewards(order, chain, model, rival, discount):  # type: ignore[no-u
     for i in range(N):
         x = chain.pair[i]
         if x >= 0:
-            reward[i, x - order[i] * A] += need[i] * (0.5 * chain.seen[i] + model.q[x] * top) * model.r[x]
+            reward[i, x - order[i] * A] += need[i] * (0.5 * chain.observed_beta[i] + model.q[x] * top) * model.r[x]
     return reward

@@ -6,8 +6,8 @@ An agent that reaches g can continue to h, and the other way round:
     V*_g(s) <= V*_h(s) + V*_g(h)      so   Y_g <- min{ Y_g, Y_h + Y_g(h) }      is an upper bound,
 
 the latter for the policy of h where it is smaller, and for the policy of g elsewhere. A sweep propagates information
-one transition at a time; this copies a neighbouring goal's whole bound in O(S). In a world of 10,000 states it saves
-most of the sweeps.
+one transition at a time; this copies a neighbouring goal's whole bound in O(S). With 10,000 states it saves most of the
+sweeps.
 """
 
 from __future__ import annotations

@@ -40,8 +40,8 @@ class EmpiricalModel(NamedTuple):
     r: Floats  # [X] radius for all functions at once, on the observed successors (lemma 2)
     q: Floats  # [X] bound on the mass of successors never observed (lemma 3)
     uses_ball: Bools  # [X] pairs whose lower bounds use r instead of r_low
-    quiet: Floats  # [X] visits inside the window, 0 outside (lemma 3b)
-    quiet_log: float  # sum_x quiet[x] ln(1/(1 - unseen mass of x)) is at most this
+    window_visits: Floats  # [X] visits inside the window, 0 outside (lemma 3b)
+    window_log: float  # sum_x window_visits[x] ln(1/(1 - unseen mass of x)) is at most this
     terminal: Bools  # [S]
     start: int
 

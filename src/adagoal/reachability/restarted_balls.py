@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from adagoal.certified.events import (
+from adagoal.certified.confidence_sets import (
     ConfidenceSets,
     PairCounts,
     UnseenMassWindow,
@@ -43,7 +43,7 @@ class RestartedBalls(ConfidenceSets):
         self.prior_counts: Longs = np.zeros((2, X, K), np.int64)
         self.restarts: Longs = np.zeros((3, X), np.int64)
 
-    def radius(self, pairs: Longs, threads: Executor | None) -> None:
+    def compute_radii(self, pairs: Longs, threads: Executor | None) -> None:
         """Restart pairs that are due, and compute their balls and unseen mass again."""
         c = self.counts
         tally = PairCounts(c.count, c.recent, c.support, c.n, c.settled)

@@ -13,8 +13,8 @@ The smaller one of q and the bound of :class:`UnseenMassWindow` (lemma 3b) is us
 If the number of states is not declared, l1, l2 and l3 depend on the order in which states are discovered. If goals are
 not fixed before the first transition, lower bounds use lemmas 2 and 3 instead of lemma 1 (lemma 14).
 
-:class:`ConfidenceSets` is the seam for another confidence bound: a subclass with its own ``radius``, ``low`` and
-``up`` works in the explorer (tests/test_planning.py has one).
+:class:`ConfidenceSets` is the seam for another confidence bound: a subclass with its own ``compute_radii``,
+``improve_lower`` and ``improve_upper`` works in the explorer (tests/test_planning.py has one).
 """
 
 from __future__ import annotations
@@ -74,8 +74,8 @@ class ConfidenceSets:
     pairs_per_job = 4096  # enough work for one thread
     uses_lemma_1 = True
     # Each takes (model, block, values [S, B], policy [S, B]) and returns the last two, improved (lemmas 5 and 6).
-    low = staticmethod(sweeps.improve_lower_bounds)
-    up = staticmethod(sweeps.improve_upper_bounds)
+    improve_lower = staticmethod(sweeps.improve_lower_bounds)
+    improve_upper = staticmethod(sweeps.improve_upper_bounds)
 
     def __init__(
         self,
@@ -137,7 +137,7 @@ class ConfidenceSets:
                 f"branching={self.branching}: a pair with more successors was observed; give a larger number",
                 name="method_args",
             )
-        self.radius(changed, threads)
+        self.compute_radii(changed, threads)
         self.window_visits = self.window.update_visits(counts.n, counts.settled)
         # Both bounds hold at the same time, each with its own share of delta. So the smaller one may be used.
         self.q = np.minimum(self._radii.q, self.window.unseen_mass_bounds(self.window_visits))
@@ -149,7 +149,7 @@ class ConfidenceSets:
         before, self.transitions = self.transitions, int(counts.n.sum())
         return self.transitions != before
 
-    def radius(self, pairs: Longs, threads: Executor | None) -> None:
+    def compute_radii(self, pairs: Longs, threads: Executor | None) -> None:
         """Compute the frequencies and radii of these pairs again (lemmas 1, 2 and 3a)."""
         c, size = self.counts, self.pairs_per_job
         tally, logs = PairCounts(c.count, c.recent, c.support, c.n, c.settled), (self.union_logs, self._pair_logs)
@@ -194,8 +194,8 @@ class ConfidenceSets:
             r=radii.r,
             q=self.q,
             uses_ball=self.uses_ball,
-            quiet=self.window_visits,
-            quiet_log=self.window.log_inverse_delta,
+            window_visits=self.window_visits,
+            window_log=self.window.log_inverse_delta,
             terminal=c.terminal,
             start=c.start,
         )
