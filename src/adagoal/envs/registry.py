@@ -97,7 +97,7 @@ def make_env(
             raise InputError("cannot be combined with environment objects; pass them when you create these", "env_args")
         if workers not in (1, env.num_envs):
             raise InputError(f"the vector has {env.num_envs} environments, got {workers}", "workers")
-        name = OBJECT_ENV_PREFIX + (first.spec.id if first.spec is not None else type(first.unwrapped).__name__)
+        name = _object_env_name(first)
         makers = [CloudpickleWrapper(make) for make in env.env_fns]  # type: ignore[attr-defined]
     elif not isinstance(env, str):
         text = "an environment object cannot be sent to other processes; give its name, or a gymnasium.vector of it"
@@ -162,7 +162,7 @@ def make_single_env(
     if env_args:
         raise InputError("cannot be combined with an environment object; pass them when you create it", "env_args")
     if isinstance(env, gymnasium.Env):
-        name = OBJECT_ENV_PREFIX + (env.spec.id if env.spec is not None else type(env.unwrapped).__name__)
+        name = _object_env_name(env)
         adapter, model = (
             GymAdapter(env, name, start_seed, max_states),
             model_sources.toy_text_model(env, name, start_seed),
@@ -178,6 +178,10 @@ def make_single_env(
     if hasattr(env, "rollout") and not isinstance(env, TabularMDP):
         return env, env.name
     raise env_type_error(env)
+
+
+def _object_env_name(env: GymEnv) -> str:
+    return OBJECT_ENV_PREFIX + (env.spec.id if env.spec is not None else type(env.unwrapped).__name__)
 
 
 def env_type_error(env: object) -> InputError:
