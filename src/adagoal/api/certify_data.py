@@ -190,7 +190,6 @@ MIN_LOOK_STEPS, LOOK_DIVISOR = 16, 64  # the estimates look at the counts when t
 MAX_PLANS = 50  # the most plans of all goals
 PLAN_TOLERANCE = 1e-3  # plan again while all intervals together become shorter by this many epsilons
 MAX_DESIGN_PAIRS = 4_000  # no pairs to try next are computed for larger logs: that takes about ten plans
-MAX_TRIES_DOUBLINGS = 24
 
 
 def count_recorded_steps(run: ExplorationRun, moves: Longs, landed: Longs) -> None:
@@ -251,7 +250,7 @@ def _more_tries(session: ExplorationSession) -> Longs:
     in_reach = np.repeat(_states_in_reach(counts, session.run.estimates.L) & ~counts.terminal, counts.n_actions)
     pairs = np.flatnonzero(in_reach & ~counts.absent)
     tries, m = counts.n[pairs], 2
-    for _ in range(MAX_TRIES_DOUBLINGS):
+    for _ in range(24):  # up to 2^25 tries
         m *= 2
         if m > tries.min() and not _would_be_open(session, pairs, m):
             break

@@ -30,10 +30,6 @@ from adagoal.envs import registry
 from adagoal.runs.exploration_files import load_result
 from adagoal.runs.result import Certificate, Result, numbers_states_as_met
 
-# An attempt is given up after this many times the certified steps, or the radius if nothing is certified.
-PATIENCE_FACTOR = 100
-# An attempt is given up after this many steps in any case: a number in a file must not cause days of play.
-MAX_ATTEMPT_STEPS = 10**6
 FALSE_CONTRADICTION_PROBABILITY = 0.01  # that a true certificate is contradicted, all goals together
 
 
@@ -172,7 +168,8 @@ def _try_goal(result: Result, goal: int, episodes: int, alpha: float, player: _P
         return ReachTrial(goal, label, certificate, np.array(attempts), within, math.inf, alpha)
     is_certified = math.isfinite(certificate.upper)
     expected = max(certificate.upper if is_certified else result.radius, 1.0)
-    patience = math.ceil(min(PATIENCE_FACTOR * expected, MAX_ATTEMPT_STEPS))
+    # The steps after which an attempt is given up. At most a million: a number in a file must not cause days of play.
+    patience = math.ceil(min(100 * expected, 10**6))
     steps = [player.play_until_reached(patience) for _ in range(episodes)]
     # A certified policy needs at most radius + 1 + epsilon steps from any state (lemmas 6 and M4). The factor 2 is a
     # margin for a reset that is only inferred (lemma 10). A policy of several stages starts again after its last stage.

@@ -46,10 +46,6 @@ STATE_VARIABLES = {
 """Entries of ``env.unwrapped.state`` by the class of the environment (``gymnasium.envs.classic_control``)."""
 
 
-# Episodes with one seed, which must be equal: enough to find out environments of which only the successes are random.
-N_REPEATED_EPISODES = 16
-
-
 def _reset(env: Any, seed: int, options: dict[str, float] | None = None) -> Any:
     """Return the first observation of an episode."""
     return env.reset(seed=seed, options=options)[0]
@@ -102,9 +98,10 @@ def _is_start_ignored(env: Any, start: StartSetter, probes: Sequence[Any], steps
 def refuse_own_numbers(name: str, make: Callable[[], tuple[Any, StartSetter]], probe: Any, steps: int) -> None:
     """Raise an InputError if copies of an environment play the same episodes, although these differ with one seed."""
     copies, played = [make() for _ in range(2)], list[list[Any]]()
+    n_episodes = 16  # with one seed: enough to find out environments of which only the successes are random
     for env, start in copies:
         # without the first one: the first reset of an environment may differ from the later ones
-        played.append([_play_first_steps(env, start, probe, steps) for _ in range(N_REPEATED_EPISODES)][1:])
+        played.append([_play_first_steps(env, start, probe, steps) for _ in range(n_episodes)][1:])
         env.close()
     ours, theirs = played
     if data_equivalence(ours, theirs) and not all(data_equivalence(ours[0], episode) for episode in ours):

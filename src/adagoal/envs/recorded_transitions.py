@@ -28,7 +28,6 @@ ROWS_PER_CHUNK = 5_000  # rows of a file in memory at once: with more, garbage c
 EVENT_START, EVENT_END, EVENT_ACTION = "(start)", "(end)", "next"
 COLUMN_NAMES = ("state", "action", "next_state", "terminated", "episode")
 COLUMN_ALIASES = {"case": "episode"}
-FLAGS = {"0": False, "1": True, "false": False, "true": True}
 MINARI_PREFIX = "minari:"
 
 
@@ -163,7 +162,8 @@ class _Table:
     def _read_flags(self, values: Sequence[Any]) -> Bools:
         numbers = _Numbering()
         column = numbers.number_all(values)
-        flags = [FLAGS.get(str(value).strip().lower()) for value in numbers]
+        accepted = {"0": False, "1": True, "false": False, "true": True}
+        flags = [accepted.get(str(value).strip().lower()) for value in numbers]
         if None in flags:
             row = int(np.argmax(column == flags.index(None)))
             self._fail(self._n_rows + row, f"terminated must be 0 or 1, got {str(values[row])!r}")
