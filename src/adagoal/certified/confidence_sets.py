@@ -244,24 +244,30 @@ class ConfidenceSets:
         "ball_r": ArraySpec("float64", ("M",), low=0),
     }
 
-    def radii_state(self) -> dict[str, NDArray[Any]]:
-        """Return the arrays that cannot be computed from the counts."""
+    FACT_SCHEMAS: ClassVar[dict[str, Any]] = {
+        # The most windows that a checkpoint may claim. Every closed window excludes a pair for good.
+        "windows": {"type": "integer", "minimum": 1, "maximum": 10**6},
+        "transitions": {"type": "integer", "minimum": -1},
+    }
+
+    def state(self) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
+        """Return the arrays and facts that cannot be computed from the counts."""
         arrays: dict[str, NDArray[Any]] = {"quiet": self.window.entry_counts, "unseen": self.q}
         if self.uses_ball.any():
             p, r = self.kl_ball
             arrays |= {"uses_ball": self.uses_ball, "ball_p": p[self.uses_ball], "ball_r": r[self.uses_ball]}
-        return arrays
+        return arrays, {"windows": self.window.window_number, "transitions": self.transitions}
 
-    def restore_radii(self, arrays: dict[str, NDArray[Any]], windows: int, transitions: int) -> None:
-        """Invert :meth:`radii_state` on restored counts, with the number of the window and of the transitions."""
+    def restore(self, arrays: dict[str, NDArray[Any]], facts: dict[str, Any]) -> None:
+        """Invert :meth:`state` on restored counts."""
         self.grow_arrays()
         sizes = check_arrays(self.UNSEEN_SCHEMA, arrays)
         if sizes["P"] > len(self.q) or sizes["X"] != len(self.q):
             raise ValueError("the bounds on the unseen mass do not fit the counts")
-        self.window.window_number, self.window.entry_counts = windows, np.array(arrays["quiet"])
+        self.window.window_number, self.window.entry_counts = facts["windows"], np.array(arrays["quiet"])
         self.invalidate_radii()
-        if transitions >= 0:
-            self._counts_at_update[:], self.transitions = 0, transitions
+        if facts["transitions"] >= 0:
+            self._counts_at_update[:], self.transitions = 0, facts["transitions"]
         self.q = np.array(arrays["unseen"])
         if "uses_ball" not in arrays:
             return
@@ -335,8 +341,6 @@ class UnseenMassWindow:
     A surprise inside closes the window. The next one is opened without the pair that surprised: it has rare
     successors. The k-th window has the share 1/(k (k + 1)) of delta.
     """
-
-    MAX_WINDOWS = 10**6  # the most that a checkpoint may claim; every closed window excludes a pair for good
 
     def __init__(self, delta: float, entry_factor: int = 4) -> None:
         self._delta, self._entry_factor = delta, entry_factor

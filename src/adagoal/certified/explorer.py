@@ -31,7 +31,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from adagoal.certified import deterministic
-from adagoal.certified.confidence_sets import ConfidenceSets, UnseenMassWindow
+from adagoal.certified.confidence_sets import ConfidenceSets
 from adagoal.certified.goal_table import GoalTable
 from adagoal.certified.heuristics import Heuristics, Schedule, split_blocks
 from adagoal.certified.probing import improve_by_gaps
@@ -57,12 +57,7 @@ class CertifiedExplorer(GoalTable):
     name = "certified"
     guarantee = True
 
-    FACTS_SCHEMA = object_schema(
-        plans=COUNT_SCHEMA,
-        windows={"type": "integer", "minimum": 1, "maximum": UnseenMassWindow.MAX_WINDOWS},
-        transitions={"type": "integer", "minimum": -1},
-        schedule=Schedule.FACTS_SCHEMA,
-    )
+    FACTS_SCHEMA = object_schema(plans=COUNT_SCHEMA, **ConfidenceSets.FACT_SCHEMAS, schedule=Schedule.FACTS_SCHEMA)
 
     def __init__(
         self,
@@ -230,18 +225,13 @@ class CertifiedExplorer(GoalTable):
 
     def state(self) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
         """Return everything that cannot be computed from the counts."""
-        facts = {
-            "plans": self.plans,
-            "windows": self.confidence.window.window_number,
-            "transitions": self.confidence.transitions,
-            "schedule": self.schedule.state(),
-        }
-        return self.table_state() | self.confidence.radii_state(), facts
+        arrays, facts = self.confidence.state()
+        return self.table_state() | arrays, {"plans": self.plans, **facts, "schedule": self.schedule.state()}
 
     def restore(self, arrays: dict[str, NDArray[Any]], facts: dict[str, Any]) -> None:
         """Invert :meth:`state`, on restored counts; the next plan takes in the counts as it would have."""
         check_json_value(self.FACTS_SCHEMA, facts)
         self.restore_table(arrays)
-        self.confidence.restore_radii(arrays, facts["windows"], facts["transitions"])
+        self.confidence.restore(arrays, facts)
         self.schedule.restore(facts["schedule"])
         self.plans, self._n_steps_counted = facts["plans"], -1

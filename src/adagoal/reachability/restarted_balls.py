@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 from adagoal.certified.confidence_sets import (
     ConfidenceSets,
     PairCounts,
-    UnseenMassWindow,
     observed_ball_radius,
     unseen_mass_bound,
 )
@@ -70,10 +69,7 @@ class RestartedBalls(ConfidenceSets):
         """Return centres, radii and unseen mass of all pairs."""
         return self.empirical_model()
 
-    FACTS_SCHEMA: ClassVar[dict[str, Any]] = object_schema(
-        windows={"type": "integer", "minimum": 1, "maximum": UnseenMassWindow.MAX_WINDOWS},
-        transitions={"type": "integer", "minimum": -1},
-    )
+    FACTS_SCHEMA: ClassVar[dict[str, Any]] = object_schema(**ConfidenceSets.FACT_SCHEMAS)
     RESTART_SCHEMA: ClassVar[ArraySchema] = {
         "prior_counts": ArraySpec("int64", (2, "X", "K"), low=0, high=MAX_TRANSITIONS),
         "restarts": ArraySpec("int64", (3, "X"), low=0, high=1000),
@@ -81,13 +77,13 @@ class RestartedBalls(ConfidenceSets):
 
     def state(self) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
         """Return what cannot be computed from the counts."""
-        arrays = self.radii_state() | {"prior_counts": self.prior_counts, "restarts": self.restarts}
-        return arrays, {"windows": self.window.window_number, "transitions": self.transitions}
+        arrays, facts = super().state()
+        return arrays | {"prior_counts": self.prior_counts, "restarts": self.restarts}, facts
 
     def restore(self, arrays: dict[str, NDArray[Any]], facts: dict[str, Any]) -> None:
         """Continue from a saved :meth:`state`, on restored counts."""
         check_json_value(self.FACTS_SCHEMA, facts)
-        self.restore_radii(arrays, facts["windows"], facts["transitions"])
+        super().restore(arrays, facts)
         sizes = check_arrays(self.RESTART_SCHEMA, arrays)
         X, K = sizes["X"], sizes["K"]
         prior, counts = arrays["prior_counts"], self.counts.count
