@@ -294,7 +294,6 @@ def test_dropped_transitions_of_a_worker_void_the_run(tmp_path: Path) -> None:
         ({"goals": lambda state: state}, math.inf),
         ({"goals": ["b"], "n_states": 3}, 3),  # labels of one state each
         ({"n_states": 9}, 9),
-        ({"n_states": 9, "start": None}, 18),  # the log decides whether the start is virtual
     ],
 )
 def test_goals_of_a_log_may_be_chosen_because_of_its_data(

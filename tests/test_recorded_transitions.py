@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -15,6 +16,7 @@ import pytest
 from numpy.random import Generator, default_rng
 
 import adagoal
+from adagoal.certified.confidence_sets import ConfidenceSets
 from adagoal.cli.main import run_command_line
 from adagoal.core.transition_data import TransitionCounts
 from adagoal.envs.logged_env import LoggedEnv
@@ -473,6 +475,29 @@ def test_several_first_states_give_a_virtual_start() -> None:
     # A draw of the first state costs one step, and so does the reset before the next draw.
     lower, upper = result.certificate("door 0")
     assert lower <= 1 / 0.75 + (1 / 0.75 - 1) * 2 <= upper + 1
+
+
+@pytest.mark.parametrize(
+    ("firsts", "start", "share"),
+    [("a", "a", 1.0), ("a", None, 0.5 * 0.95), ("ab", None, 0.5), ("ab", "random", 1.0), ("cases", None, 1.0)],
+)
+def test_a_start_that_the_log_decides_has_half_of_delta(
+    firsts: str, start: str | None, share: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The events of a fixed and of a virtual start must both hold. A start that is only believed costs 5% besides."""
+    deltas: set[float] = set()
+    original = ConfidenceSets.__init__
+
+    def record(self: ConfidenceSets, *args: Any, **kwargs: Any) -> None:
+        deltas.add(inspect.signature(original).bind(self, *args, **kwargs).arguments["delta"])
+        original(self, *args, **kwargs)
+
+    monkeypatch.setattr(ConfidenceSets, "__init__", record)
+    rows: Any = {"case": [0, 0, 1, 1], "activity": ["x", "y", "x", "y"]}
+    if firsts != "cases":
+        rows = [(firsts[i % len(firsts)], "go", "room", True, i) for i in range(20)]
+    adagoal.certify_data(rows, 3, start=start, delta=0.2)
+    assert list(deltas) == pytest.approx([0.2 * share])
 
 
 def test_an_event_log_is_certified_by_activities(tmp_path: Path) -> None:

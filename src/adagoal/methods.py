@@ -297,10 +297,12 @@ def _baseline_arguments(p: ExplorationProblem) -> tuple[TransitionCounts, float,
 
 def _account_for_reset(p: ExplorationProblem, build: Callable[[float], ExactResetEstimates]) -> PlanningEstimates:
     """Build the estimates with delta; if the start is not certain, a share of delta covers the reset (lemma 10)."""
+    # Each kind of start that a log may turn out to have is another environment, with events of its own.
+    delta = p.delta / getattr(p.env, "n_possible_starts", 1)
     if p.env.start_is_certain:
-        return build(p.delta)
+        return build(delta)
     # The two shares sum to delta, so both events hold together with the confidence that the user asked for.
-    widened = UncertainReset(build((1.0 - RESET_DELTA_SHARE) * p.delta), RESET_DELTA_SHARE * p.delta)
+    widened = UncertainReset(build((1.0 - RESET_DELTA_SHARE) * delta), RESET_DELTA_SHARE * delta)
     return cast(PlanningEstimates, widened)
 
 

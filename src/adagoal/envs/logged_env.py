@@ -55,8 +55,8 @@ class LoggedEnv(BaseEnv):
         super().__init__(log.name, *sizes, is_certain, states_declared=n_states is not None)
         self.labels = tuple(to_single_line(state) for state in log.states)
         self.has_virtual_start = is_virtual
-        # The log decides between a fixed and a virtual start, so the functions of lemma 1 may be those of either.
-        self.n_possible_starts = 1 if start is not None else 2
+        # If the log decides between a fixed and a virtual start, the events of both must hold.
+        self.n_possible_starts = 2 if start is None and (is_virtual or not is_certain) else 1
         self.terminal: Bools = np.zeros(n_known, bool)  # [S]
         self.terminal[log.next_state[log.terminated]] = True
         if self.terminal[start_state]:

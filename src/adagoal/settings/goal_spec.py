@@ -150,8 +150,7 @@ def build_goal_space(setting: ExplorationSettings, env: TabularEnv, code: GoalCo
     if env.is_recorded:
         # The user may have chosen the goals after a look at the data. A union over all states covers every such choice
         # of states; nothing covers every choice of sets.
-        all_choices = env.state_bound * getattr(env, "n_possible_starts", 1)
-        goals.union_bound = all_choices if goals.goals_are_states and env.pair_bound else math.inf
+        goals.union_bound = env.state_bound if goals.goals_are_states and env.pair_bound else math.inf
     return goals
 
 
