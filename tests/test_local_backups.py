@@ -5,6 +5,7 @@ import math
 import numpy as np
 import pytest
 
+from adagoal.certified.confidence_sets import ConfidenceSets
 from adagoal.certified.explorer import CertifiedExplorer
 from adagoal.certified.heuristics import Heuristics, Schedule
 from adagoal.core.environment import ExplorationPlan
@@ -96,6 +97,22 @@ def test_backup_equals_reference(steps):
         assert V[1, s] == pytest.approx(value, abs=1e-12)
         V[1, s] = before[1, s]
         np.testing.assert_array_equal(V, before)  # nothing else has changed
+
+
+@pytest.mark.parametrize(("states", "goals"), [(9, 9), (None, 4), (None, math.inf)])
+def test_backup_has_the_radii_of_a_plan_at_this_moment(states, goals):
+    """Of lemma 1 for every pair, or of lemma 3a for a pair with one successor if goals are discovered."""
+    counts = tried(toy_models.random_sparse(n_states=9, n_actions=3, seed=4), 200)
+    sets = ConfidenceSets(counts, states, states and states * 3, goals, 0.1, branching=9)
+    logs = np.repeat(sets.local_lower_bounds(np.zeros((1, 9)), np.zeros((1, 9)), False, CAP).logs, 3)
+    sets.update_radii()
+    x = np.flatnonzero((counts.n > 1) & (counts.support == 1 if goals == math.inf else True))
+    assert len(x) >= 4
+    n, radii = counts.n[x], sets.empirical_model()
+    if goals == math.inf:
+        np.testing.assert_allclose(1 - np.exp(-logs[x] / (n - 1)), radii.q[x])
+    else:
+        np.testing.assert_allclose(logs[x] / n, radii.r_low[x])
 
 
 def test_probing_names_the_action_and_still_backs_up():

@@ -48,6 +48,7 @@ SHARES = "test_certified.py::test_the_events_share_delta"
 DISCOVERED = "test_discovery.py::test_the_shares_of_all_pairs_sum_to_delta"
 FIXED = "test_discovery.py::test_goals_fixed_before_the_run_use_lemma_1"
 FOUND = "test_discovery.py::test_discovered_goals_use_no_fixed_function_bound"
+MOMENT = "test_local_backups.py::test_backup_has_the_radii_of_a_plan_at_this_moment"
 ROOM = "test_discovery.py::test_finite_model_is_certified_with_exact_or_larger_max_states"
 IN_BALLS = "test_sweeps.py::test_lower_sweep_in_balls"
 QUIET = "test_bounds.py::test_new_successor_ends_the_quiet_window"
@@ -79,6 +80,15 @@ MUTANTS = (
     Mutant("lemma 14: goals for free", SETS, "(goals / counts.n_actions, 1, 1)", "(1, 1, 1)", FIXED),
     Mutant("lemma 14: lemma 1 for free", SETS, "radius(n, logs[0] + pair_logs[x])", "radius(n, logs[0])", FIXED),
     Mutant("lemma 14: no unseen mass", OPERATORS, "return (1.0 - q) * max(mean - ", "return max(mean - ", IN_BALLS),
+    Mutant("lemma 14: backups without o(o + 1)", SETS, "float(log_3a) + math.log(2.0) if", "float(log_3a) if", MOMENT),
+    Mutant(
+        "lemma 14: backups of later states",
+        SETS,
+        "log + self._pair_logs[:: c",
+        "log + 0 * self._pair_logs[:: c",
+        MOMENT,
+    ),
+    Mutant("lemma 1: backups without levels", SETS, "float(log_1) + math.log(N_LEVELS)", "float(log_1)", MOMENT),
     Mutant("lemma 14: no spare row", "envs/gym_adapter.py", "0, max_states + 1", "0, max_states", ROOM),
     Mutant("lemma 4, Low: between two levels", OPERATORS, "2.0 * r * NEAREST_LEVEL_FACTOR**2 *", "2.0 * r *", EXAMPLE),
     Mutant("lemma 4, Low: no loss of r m", OPERATORS, "mean * (1.0 - r) - width", "mean - width", EXAMPLE),
