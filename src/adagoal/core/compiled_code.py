@@ -25,6 +25,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, wait
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, overload
 
 from adagoal.core import user_code
@@ -48,6 +49,23 @@ MIN_FUNCTIONS = 5  # a process takes a second to start, in which this one compil
 Signatures = Mapping[str, Sequence[Sequence[Any]]]
 
 
+@functools.cache
+def _import_numba() -> Any:
+    """Import Numba, but not scipy.linalg, which takes a tenth of the time of a small run.
+
+    Numba imports it only to learn whether it exists. Compiled code that calls it imports it then.
+    """
+    # In a function, because the command imports this module before it prints its help. Any: two options have no type.
+    # While this is in the list of modules, Numba finds it there and looks no further.
+    placeholder = sys.modules.setdefault(name := "scipy.linalg.cython_blas", ModuleType("placeholder"))
+    try:
+        importlib.import_module("numba.np.arraymath")
+    finally:
+        if placeholder.__name__ == "placeholder":
+            del sys.modules[name]
+    return importlib.import_module("numba")
+
+
 @overload
 def compiled(function: Callable[_P, _T]) -> Callable[_P, _T]: ...
 @overload
@@ -59,9 +77,7 @@ def compiled(function: Callable[..., Any] | None = None, **options: Any) -> Any:
     """
     if function is None:
         return functools.partial(compiled, **options)
-    # Here, because the command imports this module before it prints its help. Any: two options have no type.
-    njit: Any = importlib.import_module("numba").njit
-
+    njit = _import_numba().njit
     # The C entry is for function pointers, which adagoal does not use.
     dispatcher = njit(cache=True, no_cfunc_wrapper=True, **_OWN_OPTIONS | options)(function)
     COMPILED_FUNCTIONS[f"{function.__module__}.{function.__name__}"] = dispatcher
@@ -81,10 +97,10 @@ def compiled_helper(function: Callable[..., Any] | None = None, **options: Any) 
     """
     if function is None:
         return functools.partial(compiled_helper, **options)
+    njit = _import_numba().njit
     from numba import types
     from numba.extending import typeof_impl
 
-    njit: Any = importlib.import_module("numba").njit
     options = _OWN_OPTIONS | options
     # Never compiled by itself, and Numba inlines only its own objects.
     if options.get("inline") == "always":

@@ -201,17 +201,30 @@ Model = TabularMDP
 
 def model_from_rows(rows: Sequence[Mapping[int, float]], n_actions: int, **facts: Any) -> TabularMDP:
     """Make a model from one mapping {successor: probability} per pair, in the order of x = s * A + a."""
-    from scipy import sparse
-
-    indptr = np.cumsum([0, *(len(row) for row in rows)])
-    successors = np.array([s for row in rows for s in row], np.int32)
+    n_states = len(rows) // n_actions
+    pairs = np.repeat(np.arange(len(rows)), [len(row) for row in rows])
+    successors = np.array([s for row in rows for s in row], np.int64)
+    if len(wrong := np.flatnonzero((successors < 0) | (successors >= n_states))):
+        raise InputError(f"successors must be in 0..{n_states - 1}, got {successors[wrong[0]]}")
     probabilities = np.array([p for row in rows for p in row.values()], float)
-    matrix = sparse.csr_matrix((probabilities, successors, indptr), shape=(len(rows), len(rows) // n_actions))
-    return model_from_matrix(matrix, len(rows) // n_actions, n_actions, **facts)
+    return _model_from_cells(pairs * n_states + successors, probabilities, n_states, n_actions, **facts)
 
 
-def model_from_matrix(
-    matrix: sparse.csr_matrix,
+def model_from_matrix(matrix: sparse.csr_matrix, n_states: int, n_actions: int, **facts: Any) -> TabularMDP:
+    """Make a model from a sparse matrix [S * A, S] and the facts of :func:`_model_from_cells`."""
+    # A copy: the matrix of the caller must not change.
+    matrix = matrix.copy()
+    matrix.sum_duplicates()
+    entries = matrix.tocoo(copy=False)
+    cells = entries.row.astype(np.int64)
+    cells *= n_states
+    cells += entries.col
+    return _model_from_cells(cells, entries.data, n_states, n_actions, **facts)
+
+
+def _model_from_cells(
+    cells: Longs,
+    probabilities: Floats,
     n_states: int,
     n_actions: int,
     *,
@@ -223,36 +236,37 @@ def model_from_matrix(
     sets: Mapping[str, ArrayLike] | None = None,
     **facts: Any,
 ) -> TabularMDP:
-    """Make a model from a sparse matrix [S * A, S] and the other fields of :class:`TabularMDP`.
+    """Make a model from entries, each with its cell x * S + s', and the other fields of :class:`TabularMDP`.
 
     ``terminal`` are states, or booleans [S]; their rows may be empty, because the reset is the only action there.
     ``action_mask`` [S, A] is 1 for the actions that a state has and 0 for absent ones, whose rows are ignored.
     ``actions`` are A names for all states, or S * A names. ``sets`` are names, each with states or booleans [S].
     """
-    from scipy import sparse
-
     _check_start_state(start, n_states)
     if not isinstance(sets, Mapping | None):
         raise InputError(f"must be names with states, got {sets!r}", "sets")
     is_terminal, absent = _state_mask(terminal, n_states, "terminal"), _absent_pairs(action_mask, n_states, n_actions)
-    # A copy: the matrix of the caller must not change.
-    matrix = matrix.copy()
-    matrix.sum_duplicates()
-    matrix.data[np.repeat(absent, np.diff(matrix.indptr))] = 0.0
-    matrix.eliminate_zeros()
-    empty = np.flatnonzero(absent | (np.repeat(is_terminal, n_actions) & (np.diff(matrix.indptr) == 0)))
+    if (cells[1:] <= cells[:-1]).any():
+        # Sort the entries, and add up those of the same pair and successor.
+        cells, places = np.unique(cells, return_inverse=True)
+        probabilities = np.bincount(places, probabilities, len(cells)).astype(float)
+    kept = (probabilities != 0.0) & ~absent[cells // n_states]
+    cells, probabilities = cells[kept], probabilities[kept]
+    lengths = np.bincount(cells // n_states, minlength=n_states * n_actions)
+    empty = np.flatnonzero(absent | (np.repeat(is_terminal, n_actions) & (lengths == 0)))
     if len(empty):
         # Kernels need a successor in every row: absent pairs lead to the start, empty rows of terminal states to
         # themselves.
-        successors = np.where(absent[empty], start, empty // n_actions)
-        added = sparse.csr_matrix((np.ones(len(empty)), (empty, successors)), shape=matrix.shape)
-        matrix = sparse.csr_matrix(matrix + added)
+        cells = np.append(cells, empty * n_states + np.where(absent[empty], start, empty // n_actions))
+        order = np.argsort(cells)
+        cells, probabilities = cells[order], np.append(probabilities, np.ones(len(empty)))[order]
+        lengths[empty] = 1
     return TabularMDP(
         n_states,
         n_actions,
-        matrix.indptr.astype(np.int64),
-        matrix.indices.astype(np.int32),
-        matrix.data.astype(float),
+        np.append(0, np.cumsum(lengths)),
+        (cells % n_states).astype(np.int32),
+        probabilities.astype(float),
         start=start,
         terminal=is_terminal,
         absent=absent,

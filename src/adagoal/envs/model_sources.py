@@ -141,9 +141,8 @@ def convert_matrix_argument(env: Any, start: int | str | None, terminal: ArrayLi
     A matrix is an array P[s, a, s'] (or nested lists), or a list of sparse matrices, one per action. ``start`` (state 0
     by default) and ``terminal`` are for matrices only, except that ``start`` may declare a random start.
     """
-    from scipy import sparse  # takes a tenth of a second, and commands that load no model do without it
-
-    is_sparse = sparse.issparse(env[0] if isinstance(env, list | tuple) and env else env)
+    # Not scipy.sparse.issparse: importing it takes a tenth of a second, and runs without a matrix do without it.
+    is_sparse = hasattr(env[0] if isinstance(env, list | tuple) and env else env, "tocsr")
     if is_sparse or isinstance(env, np.ndarray | list | tuple):
         if isinstance(start, str):
             raise InputError(f"must be a state, got {start!r}", "start")
