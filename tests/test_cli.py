@@ -105,6 +105,7 @@ def error_line(capsys: pytest.CaptureFixture[str]) -> str:
         ),
         (["grid", "--radius", "5", "--goal-rule", "best"], "--goal-rule: unknown rule 'best'"),
         (["grid", "--radius", "5", "--goal-rule", "missing.py:rule"], "--goal-rule: no such file"),
+        (["grid", "--radius", "5", "--goal-rule", "discover"], "--goal-rule: this rule needs a target, which only"),
         (["grid", "--radius", "5", "--method", "magic"], "--method: unknown method 'magic'"),
         (["grid", "--radius", "5", "--method-arg", "x=1"], "--method-arg"),
         (["grid", "--radius", "5", "--method-arg", "x"], "key=value"),
@@ -134,7 +135,7 @@ def test_bad_input_gives_one_line_error(
 ) -> None:
     assert run_command_line(["explore", *arguments, "--out", str(tmp_path / "run"), "--quiet"]) == 2
     assert said in error_line(capsys)
-    assert not (tmp_path / "run" / "result.json").exists()
+    assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.parametrize("place", ["file", "file/run", "/proc/none"])

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from adagoal import goal_rules
 from adagoal.core.compiled_code import compiled
 from adagoal.core.environment import ExplorationPlan, RolloutOutcome, TabularEnv
-from adagoal.core.errors import Status
+from adagoal.core.errors import InputError, Status
 from adagoal.core.file_formats import (
     COUNT_SCHEMA,
     ArraySchema,
@@ -323,6 +323,8 @@ class ExplorationRun:
         # These fields of GoalInfo are computed only for rules that declare them: every rollout needs a GoalInfo.
         optional_fields = frozenset({"visits", "successes", "recent", "previous"})
         self._required_fields = goal_rules.required_fields(self.goal_rule, optional_fields)
+        if self._required_fields & {"onward_D", "onward_E"}:
+            raise InputError("this rule needs a target, which only training has; choose another rule", "goal_rule")
         if self.goal_space.goals_are_states:
             self.goal_space.grow_states(self.counts.n_states)
 
