@@ -18,7 +18,7 @@ import pytest
 
 import damaged_folders
 from adagoal.cli import run_commands
-from adagoal.cli.main import run_command_line
+from adagoal.cli.main import run_command_line, spell_options
 from adagoal.cli.options import default_run_folder
 from adagoal.core.errors import InputError
 from adagoal.core.file_io import folder_lock
@@ -442,6 +442,15 @@ def test_commands_work_without_a_writable_cache_folder(
     monkeypatch.setattr("importlib.import_module", refuse)
     assert run_command_line(["envs"]) == 2
     assert "NUMBA_CACHE_DIR" in error_line(capsys)
+
+
+def test_messages_spell_arguments_as_options() -> None:
+    command = run_commands.explore
+    assert spell_options("overwrite=True runs it again", command) == "--overwrite runs it again"
+    assert spell_options("start_seed=0 or max_states=: give one", command) == "--start-seed 0 or --max-states: give one"
+    assert spell_options('give start="random".', command) == "give --start random."
+    for text in ("got 'seed=3'", "adagoal.explore('x', seed=...)", "f(seed=3)", "x=-2:2", "overwrite=False"):
+        assert spell_options(text, command) == text
 
 
 @pytest.mark.parametrize(

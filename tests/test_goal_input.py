@@ -26,9 +26,7 @@ def test_code_named_only_by_a_folder_is_not_run(tmp_path, monkeypatch, capsys):
         assert run_command_line([command, "r"]) in (0, 1)  # 1: an unfinished run may miss a goal
     capsys.readouterr()
     assert run_command_line(["resume", "r", "--budget", "400", "--quiet"]) == 2
-    line = (
-        "the run uses goals from 'mine.py:row', a file to execute; give the goals again, or pass trust=True (--trust)"
-    )
+    line = "the run uses goals from 'mine.py:row', a file to execute; give the goals again, or pass --trust"
     assert capsys.readouterr().err == f"error: --goals: {line}\n"
     Path("mine.py").write_text("def row(label):\n    return label[:2]\n")
     assert run_command_line(["resume", "r", "--budget", "400", "--quiet", "--trust"]) == 3

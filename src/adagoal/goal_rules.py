@@ -285,7 +285,7 @@ def require_trusted_rule(spec: str, trust: bool) -> str:
     """Return the rule of a run folder; raise if it would execute a file and the folder is not trusted."""
     # Reading a folder must not execute code: the folder may come from a stranger.
     if is_file_spec(spec) and not trust:
-        text = f"the run has the rule {spec!r}, a file to run; give the rule again, or pass trust=True (--trust)"
+        text = f"the run has the rule {spec!r}, a file to run; give the rule again, or pass trust=True"
         raise InputError(text, "goal_rule")
     return spec
 

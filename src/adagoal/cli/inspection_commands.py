@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from adagoal.cli import options
-from adagoal.cli.main import parameter_spelling
+from adagoal.cli.main import parameter_spelling, spell_options
 from adagoal.cli.options import draw_bars, echo_headline, echo_wrapped, exploration_lines, setting_options
 from adagoal.core.errors import InputError, Status
 from adagoal.runs.run_folder import find_saved_run, is_training_folder, missing_run_error, read_saved_run
@@ -179,7 +179,7 @@ def check(env: str, as_json: bool, **given: Any) -> None:
 
     outcome = check_env(env, **given)
     for lines in (outcome.errors, outcome.void, outcome.warnings, outcome.plan):
-        lines[:] = map(_spell_as_options, lines)
+        lines[:] = [_spell_as_options(spell_options(line, check)) for line in lines]
     if as_json:
         click.echo(json.dumps(outcome.to_dict(), indent=1))
     else:

@@ -1,7 +1,7 @@
 """Entry point of the command line: loads the called command and turns errors into one line and an exit code.
 
 Exit codes are those of :mod:`adagoal.core.errors`. Errors of the library name the argument (``radius: ...``); this
-module replaces it with the option (``--radius: ...``).
+module replaces it with the option (``--radius: ...``), and ``overwrite=True`` in a message with ``--overwrite``.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import gc
 import importlib
 import os
+import re
 import sys
 import threading
 import warnings
@@ -35,11 +36,15 @@ class OrderedGroup(click.Group):
             return super().invoke(ctx)
         except InputError as error:
             command = self.get_command(ctx, ctx.invoked_subcommand or "")
-            options = {parameter.name: parameter for parameter in command.params} if command is not None else {}
-            # an argument that only Python has keeps its name
-            if error.name not in options:
+            if command is None:
                 raise
-            raise InputError(error.reason, parameter_spelling(options[error.name])) from error
+            name, reason = error.name, error.reason
+            options = {parameter.name: parameter for parameter in command.params}
+            # name=value in an error about such an option is an argument of the environment or method
+            if name not in options or name not in ("env_args", "method_args", "model_constants"):
+                reason = spell_options(reason, command)
+            # an argument that only Python has keeps its name
+            raise InputError(reason, parameter_spelling(options[name]) if name in options else name) from error
 
 
 class LazyGroup(OrderedGroup):
@@ -145,6 +150,22 @@ def parameter_spelling(parameter: click.Parameter) -> str:
     is_option = isinstance(parameter, click.Option)
     # the first name of an option is the long one (see setting_option)
     return parameter.opts[0] if is_option else str(parameter.metavar or parameter.name).upper()
+
+
+def spell_options(text: str, command: click.Command) -> str:
+    """Replace arguments of a command in a message (``max_states=5``, ``trust=True``) by options (``--max-states 5``).
+
+    A word in quotes or brackets stays as it is, because it may be what the user typed, or part of a Python call.
+    """
+    options = {parameter.name: parameter for parameter in command.params if isinstance(parameter, click.Option)}
+
+    def spell(match: re.Match[str]) -> str:
+        option, value = options.get(match["name"]), match["value"]
+        if option is None or (option.is_flag and value not in ("", "True")):
+            return match[0]
+        return parameter_spelling(option) + (f" {value}" if value and not option.is_flag else "")
+
+    return re.sub(r'(?<!\S)(?P<name>[a-z_]+)=(?!\.\.\.)(?P<quote>"?)(?P<value>(?:[\w./:-]*\w)?)(?P=quote)', spell, text)
 
 
 class BrokenPipeGuard:
@@ -253,8 +274,8 @@ def _make_warning_printer(usual: Callable[..., None]) -> Callable[..., None]:
 
     def show(message: Warning | str, category: type[Warning], *where: Any) -> None:
         if issubclass(category, RunWarning):
-            # the library spells arguments as Python does
-            text = str(message).replace("overwrite=True", "--overwrite").replace("start_seed=0", "--start-seed 0")
+            context = click.get_current_context(silent=True)
+            text = str(message) if context is None else spell_options(str(message), context.command)
             click.echo(f"warning: {text}", err=True)
         else:
             usual(message, category, *where)

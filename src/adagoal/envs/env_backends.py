@@ -55,7 +55,7 @@ class InProcessEnv:
         # Continuous observations hardly ever repeat, so every visit would be a new state.
         if observation_keys.has_float_observations(space) and max_states is None:
             raise InputError(
-                f"{name} has continuous observations; if they take few values, say how many with max_states, "
+                f"{name} has continuous observations; if they take few values, say how many with max_states=N, "
                 "else make them discrete with a wrapper, or try adagoal train",
                 "env",
             )

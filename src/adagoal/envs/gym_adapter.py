@@ -93,14 +93,13 @@ class NumberedEnv:
         # back, else all episodes would draw the same numbers.
         if not self.backend.generator_state():
             raise InputError(
-                f"needs Gymnasium's random generator (np_random), which {self.name} does not use; leave start_seed out",
+                f"needs Gymnasium's random generator (np_random), which {self.name} does not use; leave it out",
                 "start_seed",
             )
         start_keys = {self.backend.reset(self._start_seed)[0] for _ in range(2)}
         if len(start_keys) > 1:
             raise InputError(
-                f"must fix the start, but {self.name} started in two states with seed {self._start_seed}; "
-                "leave start_seed out",
+                f"must fix the start, but {self.name} started in two states with seed {self._start_seed}; leave it out",
                 "start_seed",
             )
         return start_keys

@@ -236,8 +236,8 @@ def require_trusted_env(env: str, trust: bool) -> str:
     """Return the environment of a run folder; refuse one that names a module, unless the user trusts the folder."""
     # "module:ID" imports the module, so loading a folder from another person would execute code.
     if ":" in env and not env.startswith(OBJECT_ENV_PREFIX) and not trust:
-        text = f"the run is on {env!r}, which names a module to import; give the environment again, or pass"
-        raise InputError(f"{text} trust=True (--trust)", "env")
+        text = f"the run is on {env!r}, which names a module to import; give the environment again, or pass trust=True"
+        raise InputError(text, "env")
     return env
 
 

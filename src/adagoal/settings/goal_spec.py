@@ -118,7 +118,7 @@ def resolve_goals_on_resume(setting: ExplorationSettings, goals: GoalsArgument |
     if "file" in description:
         if not trust:
             text = f"the run uses goals from {description['file']!r}, a file to execute; give the goals again, or"
-            raise InputError(f"{text} pass trust=True (--trust)", "goals")
+            raise InputError(f"{text} pass trust=True", "goals")
         return _check_goal_code(load_from_file(description["file"], "goals"))
     if "function" in description or "predicates" in description:
         raise InputError("the goals of the run are functions of the program that started it; give them again", "goals")
