@@ -90,7 +90,7 @@ def error_line(capsys: pytest.CaptureFixture[str]) -> str:
             "--budget: must be a whole number in 1..2**62, got 10000000000000000000",
         ),
         (["grid", "--radius", "far"], "--radius"),
-        (["grid"], "--radius"),
+        (["grid"], "--radius: missing; give the number of steps to look, for instance --radius 20"),
         (["grid", "--radius", "auto"], "--radius: auto needs a budget"),
         (["grid", "--radius", "5", "--epsilon", "0"], "--epsilon: must be a number in [1e-09, 1e+09]"),
         (["grid", "--radius", "5", "--epsilon", "nan"], "--epsilon"),
@@ -136,6 +136,12 @@ def test_bad_input_gives_one_line_error(
     assert run_command_line(["explore", *arguments, "--out", str(tmp_path / "run"), "--quiet"]) == 2
     assert said in error_line(capsys)
     assert not (tmp_path / "run").exists()
+
+
+def test_closed_standard_output_is_no_error() -> None:
+    line = f"{sys.executable} -m adagoal envs >&-"
+    ended = subprocess.run(line, shell=True, stderr=subprocess.PIPE, check=True)
+    assert ended.stderr == b""
 
 
 @pytest.mark.parametrize("place", ["file", "file/run", "/proc/none"])

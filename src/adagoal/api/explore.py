@@ -133,7 +133,7 @@ def explore(
     # Before the environment is made, so wrong goals are refused before workers start.
     goal_spec, avoided = parse_goals(goals), parse_avoid(avoid)
     if radius is None and within is None:
-        raise InputError("missing; give the number of steps to look, for instance 20", "radius")
+        raise InputError("missing; give the number of steps to look, for instance radius=20", "radius")
     if radius is not None and within is not None:
         raise InputError("cannot be combined with radius; leave one out", "within")
     check_arguments(ExplorationSettings, within=within)

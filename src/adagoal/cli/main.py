@@ -203,6 +203,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     # before other imports: libraries that read files of the current folder would execute a stranger's code
     user_code.ignore_local_files()
     _raise_on_os_exit()
+    # Python has None for a stream that the shell has closed (>&-)
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115
     sys.stdout = cast(TextIO, BrokenPipeGuard(sys.stdout))
     code = run_command_line(arguments)
     # here, not at exit: the guard handles a reader that has gone away
