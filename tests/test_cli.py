@@ -259,6 +259,14 @@ def test_folder_without_a_run_gives_one_line_error(capsys: pytest.CaptureFixture
         assert "nowhere is not a folder" in error_line(capsys)
 
 
+def test_saved_result_has_no_checkpoint(finished_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    load_result(finished_run).save(tmp_path / "copy")
+    for command in ("play", "resume", "export"):
+        assert run_command_line([command, str(tmp_path / "copy")]) == 2
+        assert "holds no checkpoint, which resume, play and exports for model checkers need" in error_line(capsys)
+    assert run_command_line(["audit", str(tmp_path / "copy")]) == 0
+
+
 def test_run_with_other_settings_is_not_overwritten(finished_run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     before = (finished_run / "result.json").read_bytes()
     assert run_command_line([*SMALL, "--out", str(finished_run), "--seed", "1"]) == 2

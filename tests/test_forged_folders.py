@@ -123,7 +123,7 @@ def test_overwrite_replaces_the_old_run_at_the_first_checkpoint(
 
 
 def test_python_does_not_overwrite_another_run(runs: dict[str, Path]) -> None:
-    with pytest.raises(adagoal.InputError, match=r"out: .* holds a run with another env_args and radius"):
+    with pytest.raises(adagoal.InputError, match=r"out: .* holds a run with another env_args, radius"):
         adagoal.explore("chain", 3, out=runs["certified"])
     with pytest.raises(adagoal.InputError, match=r"out: .* holds this run, unfinished; resume it with adagoal resume"):
         adagoal.explore(**SETTINGS["auto"], out=runs["auto"])

@@ -334,7 +334,7 @@ def _parse_columns(ctx: click.Context, param: click.Parameter, values: tuple[str
 @click.option("--reset-action", metavar="ACTION", help="The action that stands for the reset.")
 @click.option(
     "--column", "columns", multiple=True, metavar="COLUMN=NAME", callback=_parse_columns,
-    help="Name of a column in the file, as in next_state=s2; repeatable.",
+    help="Name of a column in the file, as in --column next_state=s2; repeatable.",
 )  # fmt: skip
 @click.option("--n-states", type=options.INTEGER, help="Number of states, seen or not, if it is known.")
 @click.option("--branching", type=options.INTEGER, help="No pair has more than this many successors, if you know it.")

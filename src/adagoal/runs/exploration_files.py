@@ -344,7 +344,7 @@ def refuse_different_run(saved: SavedRun, setting: ExplorationSettings, model: T
     if not differ and not model_sources.models_equal(read_stored_model(files), model):
         differ = ["model"]
     if differ:
-        text = f"{saved.path} holds a run with another {' and '.join(differ)}; give another folder, or overwrite it"
+        text = f"{saved.path} holds a run with another {', '.join(differ)}; give another folder, or overwrite it"
         raise InputError(text, "out")
     return finished
 

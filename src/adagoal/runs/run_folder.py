@@ -283,7 +283,10 @@ class SavedRun:
 
     def checkpoint_files(self) -> FolderFiles:
         """Return the files of the newest checkpoint that is intact."""
-        problem = InputError(f"{self.path}: holds no checkpoint, so it cannot be resumed; start the run again")
+        problem = InputError(
+            f"{self.path}: holds no checkpoint, which resume, play and exports for model checkers need; "
+            "run it again with a folder (result.save and certify-data write no checkpoint)"
+        )
         for index, entries in enumerate(self.manifest.checkpoints):
             paths = {name: [staged_file_path(self.path, name, entry.generation)] for name, entry in entries.items()}
             files = FolderFiles(self.path, entries, paths)
