@@ -72,8 +72,8 @@ def certify(policy: str, out: Path | None, quiet: bool, as_json: bool, **given: 
     --versus says where POLICY is better, worse or equal to another policy; then exit code 1 means that it is worse in
     some cell.
 
-    Writes certificate.json and certificate.png, and report.html unless POLICY is a folder. Exit code 0: all cells are
-    certified; 1: all are decided, some refuted; 3: some are open.
+    Writes certificate.json, certificate.png (with the extra figures) and, unless POLICY is a folder, report.html.
+    Exit code 0: all cells are certified; 1: all are decided, some refuted; 3: some are open.
     """
     from adagoal.api.certify import certify as certify_policy
     from adagoal.runs.progress_display import CertificationProgress
@@ -91,7 +91,8 @@ def certify(policy: str, out: Path | None, quiet: bool, as_json: bool, **given: 
         click.echo(json.dumps(certification.to_dict(), indent=1))
     else:
         print_certificate(certification)
-        file = folder / ("certificate.png" if is_folder else "report.html")
+        picture = "certificate.json" if importlib.util.find_spec("matplotlib") is None else "certificate.png"
+        file = folder / (picture if is_folder else "report.html")
         click.echo(f"{certification.outcome} after {certification.rollouts} rollouts: {file}")
     with skip_drawing_on_interrupt("certificate.png", "the same command"):
         draw_certificate(certification, folder)
