@@ -419,10 +419,11 @@ PENDULUM = {"env": "Pendulum-v1", "starts": {"theta": (0, 1)}, "criterion": "ret
         ({"env": goal_coins, "goals": ([0.0], [1.0])}, "goals: must have 2 numbers"),
     ],
 )  # fmt: skip
-def test_bad_input_gives_one_line_error(given: dict[str, Any], words: str) -> None:
+def test_bad_input_gives_one_line_error(given: dict[str, Any], words: str, tmp_path: Path) -> None:
     with pytest.raises(InputError, match=words) as caught:
-        certified(**given)
+        certified(**given, out=tmp_path / "out")
     assert "\n" not in str(caught.value)
+    assert not (tmp_path / "out").exists()
 
 
 def test_verdicts_cannot_be_asked_for_outside_of_the_cells() -> None:

@@ -9,7 +9,7 @@ import importlib.util
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -154,7 +154,7 @@ def _run_certification(
         return found
 
     # At once, because a save is atomic and a second Ctrl-C could damage nothing else.
-    with stop_on_signals(at_once=True) as stop, problem.open_play() as play:
+    with _create_folder(folder), stop_on_signals(at_once=True) as stop, problem.open_play() as play:
 
         def proceed(open_cells: int, played: int) -> bool:
             nonlocal next_save
@@ -166,11 +166,25 @@ def _run_certification(
         return complete(certifier.run(play, proceed))
 
 
+@contextmanager
+def _create_folder(folder: Path | None) -> Iterator[None]:
+    """Create the folder at once, because it may not be writable; remove it if the block leaves it empty."""
+    if folder is None or folder.is_dir():
+        yield
+        return
+    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        yield
+    finally:
+        # fails unless the folder is empty
+        with suppress(OSError):
+            folder.rmdir()
+
+
 def _resume_saved(certifier: Certifier, folder: Path, problem: _Problem) -> None:
     """Continue the certification in the folder, if it asks the same question; otherwise it will be replaced."""
     path = folder / CERTIFICATE_FILE
     if not os.path.lexists(path):
-        folder.mkdir(parents=True, exist_ok=True)
         return
     saved = read_json(path)
     # another number of rollouts does not change the question
