@@ -1,5 +1,7 @@
 """Goal rules have the weights that their papers define."""
 
+import json
+
 import numpy as np
 import pytest
 
@@ -99,6 +101,11 @@ def test_rule_from_a_file(tmp_path):
 def test_bad_rules_give_one_line_error(spec):
     with pytest.raises(InputError, match=r"^goal_rule: "):
         goal_rules.resolve_rule(spec)
+
+
+def test_an_error_in_a_library_is_reported_with_the_line_of_the_user():
+    with pytest.raises(EnvironmentFailure, match=r"JSONDecodeError: .* \(test_goal_rules\.py, line \d+\)$"):
+        goal_rules.compute_weights(lambda known: json.loads("{"), known())
 
 
 def test_errors_of_user_rules_and_built_in_rules(monkeypatch):

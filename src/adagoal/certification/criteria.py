@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from adagoal.core.errors import EnvironmentFailure, InputError, describe_exception
+from adagoal.core.errors import EnvironmentFailure, InputError, describe_user_exception
 
 
 @dataclass
@@ -105,7 +105,7 @@ def _judge_by_function(function: Callable[[Episode], Any]) -> Judge:
         try:
             found = function(episode)
         except Exception as error:
-            raise EnvironmentFailure(f"the function raised {describe_exception(error)}", "criterion") from error
+            raise EnvironmentFailure(f"the function raised {describe_user_exception(error)}", "criterion") from error
         if not isinstance(found, bool | np.bool_):
             raise InputError(f"the function must return True or False, got {repr(found)[:60]}", "criterion")
         return bool(found)

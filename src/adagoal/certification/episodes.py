@@ -27,7 +27,7 @@ from adagoal.certification.certifier import MIN_BLOCKS_PER_ROUND, ROLLOUTS_PER_B
 from adagoal.certification.criteria import Criterion, Episode
 from adagoal.certification.policies import BatchPolicy, Sb3Policy, check_action
 from adagoal.certification.value_spaces import ValueSpace
-from adagoal.core.errors import EnvironmentFailure, InputError, RunWarning, describe_exception
+from adagoal.core.errors import EnvironmentFailure, InputError, RunWarning, describe_user_exception
 from adagoal.core.random_streams import StreamPurpose, random_stream
 from adagoal.core.types import Bools, Floats
 from adagoal.envs.env_checker import find_time_limit
@@ -181,7 +181,7 @@ class EpisodeTask:
         try:
             observation = self.set_start(env, value)
         except Exception as error:
-            raise EnvironmentFailure(f"the function raised {describe_exception(error)}", "set_start") from error
+            raise EnvironmentFailure(f"the function raised {describe_user_exception(error)}", "set_start") from error
         if isinstance(observation, tuple) and not isinstance(first, tuple):
             raise InputError(f"must return the observation alone, or None, got {len(observation)} values", "set_start")
         return first if observation is None else observation
@@ -233,7 +233,7 @@ class EpisodeTask:
         except InputError:
             raise
         except (Exception, SystemExit) as error:
-            raise EnvironmentFailure(f"{self.env_name} raised {describe_exception(error)}", "env") from error
+            raise EnvironmentFailure(f"{self.env_name} raised {describe_user_exception(error)}", "env") from error
 
 
 class EpisodePlayer:

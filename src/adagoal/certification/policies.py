@@ -23,7 +23,7 @@ import cloudpickle
 import numpy as np
 from gymnasium import spaces
 
-from adagoal.core.errors import EnvironmentFailure, InputError, describe_exception
+from adagoal.core.errors import EnvironmentFailure, InputError, describe_exception, describe_user_exception
 from adagoal.core.installation import require_package
 from adagoal.core.user_code import is_file_spec, load_from_file
 
@@ -79,7 +79,7 @@ def _find_named_policy(name: str) -> PolicySource:
     except (ImportError, AttributeError, ValueError) as error:
         raise InputError(f"{name} cannot be imported ({error})", "policy") from None
     except (Exception, SystemExit) as error:
-        raise EnvironmentFailure(f"{name} raised {describe_exception(error)}", "policy") from error
+        raise EnvironmentFailure(f"{name} raised {describe_user_exception(error)}", "policy") from error
     return find_policy(function)._replace(text=name)
 
 
@@ -98,7 +98,7 @@ class _FunctionPolicy:
         try:
             return [self._call(*pair) for pair in zip(observations, generators, strict=True)]
         except Exception as error:
-            raise EnvironmentFailure(f"the function raised {describe_exception(error)}", "policy") from error
+            raise EnvironmentFailure(f"the function raised {describe_user_exception(error)}", "policy") from error
 
     def _call(self, observation: Any, rng: np.random.Generator) -> Any:
         # Copies, because a function may normalise its observation in place, or return the same array in every call.

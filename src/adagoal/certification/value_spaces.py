@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
-from adagoal.core.errors import EnvironmentFailure, InputError, describe_exception
+from adagoal.core.errors import EnvironmentFailure, InputError, describe_user_exception
 from adagoal.core.types import Bools, Floats, Longs
 
 ValueSampler = Callable[[np.random.Generator, int], Floats]
@@ -209,7 +209,7 @@ def _make_sampled(argument: str, function: Any) -> ValueSpace:
         try:
             return function(rng)
         except Exception as error:
-            raise EnvironmentFailure(f"the function raised {describe_exception(error)}", argument) from error
+            raise EnvironmentFailure(f"the function raised {describe_user_exception(error)}", argument) from error
 
     names = _names_of(call(np.random.default_rng(0)))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sysconfig
 import traceback
 import unicodedata
 from enum import IntEnum, StrEnum
@@ -66,9 +67,14 @@ def describe_exception(error: BaseException) -> str:
 
 
 def describe_user_exception(error: BaseException) -> str:
-    """Return the type and message of an exception of user code in one line, and the line that raised it."""
-    ours = str(Path(__file__).parents[1])
+    """Return the type and message of an exception of user code in one line, and the line that raised it.
+
+    The line is in the user's own file if possible, and not in a library that this file calls.
+    """
+    ours = str(Path(__file__).parents[1]), "<frozen"
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith(ours)]
+    libraries = tuple(sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib"))
+    frames = [frame for frame in frames if not frame.filename.startswith(libraries)] or frames
     where = f" ({Path(frames[-1].filename).name}, line {frames[-1].lineno})" if frames else ""
     return describe_exception(error) + where
 

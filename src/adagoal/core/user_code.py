@@ -29,7 +29,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, TextIO
 
-from adagoal.core.errors import EnvironmentFailure, InputError, describe_exception
+from adagoal.core.errors import EnvironmentFailure, InputError, describe_exception, describe_user_exception
 
 
 class PluginGroup(StrEnum):
@@ -60,7 +60,7 @@ def load_from_file(spec: str, name: str) -> Any:
         module_spec.loader.exec_module(module)
     # A script without a main guard may call sys.exit. That must not end the run without a message.
     except (Exception, SystemExit) as error:
-        raise EnvironmentFailure(f"{file} could not be loaded: {type(error).__name__}: {error}", name) from error
+        raise EnvironmentFailure(f"{file} could not be loaded: {describe_user_exception(error)}", name) from error
     if not hasattr(module, attribute):
         raise InputError(f"{file} has no function {attribute!r}", name)
     return getattr(module, attribute)
@@ -107,7 +107,7 @@ def call_observer(observe: Callable[..., bool | None] | None, *arguments: object
         # A bug in an observer of this package keeps its traceback; it is not the user's mistake.
         if (getattr(observe, "__module__", None) or "").partition(".")[0] == __name__.partition(".")[0]:
             raise
-        raise EnvironmentFailure(f"the function raised {type(error).__name__}: {error}", "observe") from error
+        raise EnvironmentFailure(f"the function raised {describe_user_exception(error)}", "observe") from error
 
 
 class UserCodeSection:

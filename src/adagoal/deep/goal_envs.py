@@ -26,7 +26,13 @@ import cloudpickle
 import gymnasium
 import numpy as np
 
-from adagoal.core.errors import OBJECT_ENV_PREFIX, EnvironmentFailure, InputError, to_single_line
+from adagoal.core.errors import (
+    OBJECT_ENV_PREFIX,
+    EnvironmentFailure,
+    InputError,
+    describe_user_exception,
+    to_single_line,
+)
 from adagoal.core.installation import install_command
 from adagoal.core.types import Floats
 from adagoal.deep import robotics_envs
@@ -193,7 +199,7 @@ def register_robotics_envs() -> None:
 
 
 def _env_failure(env_id: str, error: BaseException) -> EnvironmentFailure:
-    return EnvironmentFailure(f"{env_id} raised {type(error).__name__}: {error}", name="env")
+    return EnvironmentFailure(f"{env_id} raised {describe_user_exception(error)}", name="env")
 
 
 @contextlib.contextmanager

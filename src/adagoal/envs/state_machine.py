@@ -20,7 +20,7 @@ from gymnasium import spaces
 from gymnasium.envs.registration import EnvSpec
 from numpy.typing import NDArray
 
-from adagoal.core.errors import EnvironmentFailure, InputError, describe_exception, to_single_line
+from adagoal.core.errors import EnvironmentFailure, InputError, describe_user_exception, to_single_line
 from adagoal.core.types import MAX_ACTIONS, CallTexts, Failure
 from adagoal.envs.observation_keys import KeySpace, key_text
 
@@ -172,7 +172,7 @@ class StateMachineEnv(gymnasium.Env[Any, np.int64]):
         except InputError:
             raise
         except Exception as error:
-            raise EnvironmentFailure(f"it raised {describe_exception(error)}", "make") from error
+            raise EnvironmentFailure(f"it raised {describe_user_exception(error)}", "make") from error
         # Here, since in a call a missing name or argument would count as a crash of the system.
         for call in parts.calls:
             method = getattr(self._object, call.name, None)
@@ -213,7 +213,7 @@ class StateMachineEnv(gymnasium.Env[Any, np.int64]):
             if type(error).__name__ != "UnsatisfiedAssumption":
                 failure = Failure(f"crash:{type(error).__name__}")
         except Exception as error:
-            text = f"{self._path()} raised {describe_exception(error)}, which crashes= does not name"
+            text = f"{self._path()} raised {describe_user_exception(error)}, which crashes= does not name"
             raise EnvironmentFailure(text, "crashes") from error
         observation, info = self._observe(failure)
         self._check_promise(before, int(action), call.label)
@@ -228,7 +228,7 @@ class StateMachineEnv(gymnasium.Env[Any, np.int64]):
         try:
             observation = self._object if read is None else read(self._object)
         except Exception as error:
-            raise EnvironmentFailure(f"the function raised {describe_exception(error)}", "state") from error
+            raise EnvironmentFailure(f"the function raised {describe_user_exception(error)}", "state") from error
         self._key = key_text(observation)
         return observation, {"action_mask": self._allowed_calls()}
 
@@ -258,7 +258,7 @@ class StateMachineEnv(gymnasium.Env[Any, np.int64]):
         try:
             return np.array([bool(is_allowed(self._object, call)) for call in self._parts.calls], np.int8)
         except Exception as error:
-            raise EnvironmentFailure(f"the precondition raised {describe_exception(error)}", "allowed") from error
+            raise EnvironmentFailure(f"the precondition raised {describe_user_exception(error)}", "allowed") from error
 
     def _no_calls(self) -> NDArray[np.int8]:
         return np.zeros(len(self._parts.calls), np.int8)
