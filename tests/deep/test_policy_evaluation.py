@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +55,18 @@ def test_printed_numbers_add_up(folder: Path, capsys: pytest.CaptureFixture[str]
         reached = sum(part["success"] * part["episodes"] for part in bins if part["episodes"])
         assert reached == pytest.approx(40 * summary["success"])
     assert (folder / "evaluation.png").stat().st_size > 5000
+
+
+def test_a_failing_write_does_not_lose_the_evaluation(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    copy = shutil.copytree(folder, tmp_path / "copy")
+    (copy / "evaluation.json").unlink(missing_ok=True)
+    (copy / "evaluation.json").mkdir()
+    assert run_command_line(["evaluate", str(copy), "--episodes", "3"]) == 2
+    shown = capsys.readouterr()
+    assert shown.out.startswith("success ")
+    assert "evaluation.json" in shown.err
 
 
 @pytest.mark.parametrize(

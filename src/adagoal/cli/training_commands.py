@@ -163,19 +163,25 @@ def evaluate(folder: Path, as_json: bool, **given: Any) -> None:
     with stdout_to_stderr():
         evaluation = load_training(folder).evaluate(**given)
     summary = evaluation.summary()
-    save_figure(draw_reached_goals(evaluation.goals, evaluation.final_success), folder / "evaluation.png")
-    write_json(folder / "evaluation.json", summary)
+    # printed first, so a full disk or a read-only folder does not lose it
     if as_json:
         click.echo(json.dumps(summary, indent=1))
-        return
+    else:
+        _print_evaluation(summary, given["episodes"])
+    save_figure(draw_reached_goals(evaluation.goals, evaluation.final_success), folder / "evaluation.png")
+    write_json(folder / "evaluation.json", summary)
+    if not as_json:
+        click.echo(str(folder / "evaluation.png"))
+
+
+def _print_evaluation(summary: dict[str, Any], episodes: int) -> None:
     low, high = summary["interval"]
     click.echo(
         f"success {summary['success']:.3f} at the last step (95%: {low:.3f} to {high:.3f}), "
-        f"{summary['success_any']:.3f} at any step, {given['episodes']} episodes"
+        f"{summary['success_any']:.3f} at any step, {episodes} episodes"
     )
     for name, bins in summary["by"].items():
         click.echo(f"by {name}:")
         for part in bins:
             share = "-" if part["success"] is None else f"{part['success']:.2f}"
             click.echo(f"  {part['from']:8.3f} to {part['to']:8.3f}   {share:>4} of {part['episodes']}")
-    click.echo(str(folder / "evaluation.png"))
