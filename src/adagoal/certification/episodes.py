@@ -97,14 +97,20 @@ def _is_start_ignored(env: Any, start: StartSetter, probes: Sequence[Any], steps
 
 def refuse_own_numbers(name: str, make: Callable[[], tuple[Any, StartSetter]], probe: Any, steps: int) -> None:
     """Raise an InputError if copies of an environment play the same episodes, although these differ with one seed."""
-    copies, played = [make() for _ in range(2)], list[list[Any]]()
-    n_episodes = 16  # with one seed: enough to find out environments of which only the successes are random
-    for env, start in copies:
-        # without the first one: the first reset of an environment may differ from the later ones
-        played.append([_play_first_steps(env, start, probe, steps) for _ in range(n_episodes)][1:])
+    copies = [make() for _ in range(2)]
+
+    def play_pairs(n: int) -> list[list[Any]]:
+        return [[_play_first_steps(env, start, probe, steps) for env, start in copies] for _ in range(n)]
+
+    # without the first one: the first reset of an environment may differ from the later ones
+    pairs = play_pairs(16)[1:]
+    is_random = not all(data_equivalence(pairs[0][0], ours) for ours, _ in pairs)
+    is_shared = is_random and all(data_equivalence(*pair) for pair in pairs)
+    # If only the successes are random, copies that draw other numbers may have agreed by chance.
+    is_shared = is_shared and all(data_equivalence(*pair) for pair in play_pairs(48))
+    for env, _ in copies:
         env.close()
-    ours, theirs = played
-    if data_equivalence(ours, theirs) and not all(data_equivalence(ours[0], episode) for episode in ours):
+    if is_shared:
         problem = f"{name} plays other episodes with the same seed, but its copies play the same ones"
         raise InputError(
             f"{problem}; draw random numbers from self.np_random, and remember nothing over a reset", "env"
