@@ -155,7 +155,7 @@ def parameter_spelling(parameter: click.Parameter) -> str:
 def spell_options(text: str, command: click.Command) -> str:
     """Replace arguments of a command in a message (``max_states=5``, ``trust=True``) by options (``--max-states 5``).
 
-    A word in quotes or brackets stays as it is, because it may be what the user typed, or part of a Python call.
+    A word in quotes or brackets does not change, because it may be what the user typed, or part of a Python call.
     """
     options = {parameter.name: parameter for parameter in command.params if isinstance(parameter, click.Option)}
 
