@@ -1,5 +1,7 @@
-"""VALAE (Cai, Ma and Du 2022, "Near-optimal algorithms for autonomous exploration and multi-goal stochastic
-shortest path").
+"""VALAE: finds the states within L with DisCo, then learns a near-optimal policy to each of them.
+
+Source: Cai, Ma and Du 2022, "Near-optimal algorithms for autonomous exploration and multi-goal stochastic shortest
+path".
 
 With the relative accuracy e = epsilon / L:
 

@@ -1,4 +1,4 @@
-"""The loop of a certification: fresh rollouts certify or refute cells of goals or starts, or leave them open.
+"""The loop of a certification: rollouts certify or refute cells (boxes of goals or starts); open ones are halved.
 
 A value x, a goal or a start, is drawn from its space, and the policy plays an episode for it without noise. Let p(C) be
 the probability of a success (:mod:`adagoal.certification.criteria`), given that x lies in the cell C. With success q

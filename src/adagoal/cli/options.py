@@ -1,4 +1,4 @@
-"""What commands share: options made from declared settings, parsers of their values, and text for the terminal."""
+"""What commands share: options of settings, parsers, grouped help, default run folders, and text for the terminal."""
 
 from __future__ import annotations
 

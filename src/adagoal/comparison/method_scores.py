@@ -1,4 +1,4 @@
-"""Scores of the methods of a comparison: audits during a run, the table of scores, and curves of the true error.
+"""The outcome of ``adagoal.compare``: audits during the runs, the table of scores, and curves of the true error.
 
 The *audit-stop* is the first check after which no check fails. A check is the exact audit (C1 and C2 of definition
 ``def_MGE``) of what the method would return now. Checks happen :data:`CHECKS_PER_DECADE` times per decade of steps,

@@ -1,4 +1,4 @@
-"""Compiled code: how Numba compiles and caches it, compiles it before a run needs it, and runs it in threads.
+"""Numba for this package: decorators, removal of outdated cache files, compilation before a run, and threads.
 
 *The cache.* Numba compiles a function again when the file of that function changes, but not when a function that it
 calls, and has inlined, changes in another file. So this module removes the cache entries of every module that imports a

@@ -1,4 +1,4 @@
-"""The interface between learners and environments: plans, rollout outcomes, and the protocol of an environment."""
+"""What tabular learners and environments exchange: plans, rollout outcomes, and the protocol of such an environment."""
 
 from __future__ import annotations
 
