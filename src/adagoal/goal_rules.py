@@ -1,4 +1,4 @@
-"""Goal rules: which goal to try next.
+"""Goal rules (AdaGoal, Skew-Fit, MEGA and others): weights over all goals, from which the next goal is drawn.
 
 A goal rule is a function ``rule(known) -> weights``. It reads estimates of every goal (:class:`GoalInfo`) and returns
 non-negative weights ``[G]``; the goal of each episode is drawn in proportion to them. The same functions serve tabular

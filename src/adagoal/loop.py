@@ -1,4 +1,4 @@
-"""The two loops that drive a run: Algorithm 1 of the paper (label ``algo``), and that of self-directed methods.
+"""The loops that drive a run: Algorithm 1 of the paper (label ``algo``), and one for methods that need no goal rule.
 
 Algorithm 1 serves every tabular and linear environment. It asks *estimates* for a distance D and an error E per goal,
 and a *goal rule* for weights over the goals. The *environment* plays the policies of the estimates. The loop stops by

@@ -1,4 +1,4 @@
-"""Certify goals from recorded transitions, without a step; and counts with which an exploration begins.
+"""``adagoal.certify_data``: certify goals from recorded transitions, or begin an exploration with their counts.
 
 Transitions are counted in order and planned without a step; pairs to try next come from imagined further tries. The
 four events of docs/theory.md hold at all times at once, so it does not matter who chose the actions. Two of them

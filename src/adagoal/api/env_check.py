@@ -1,4 +1,4 @@
-"""``adagoal check``: try an environment before a run.
+"""``adagoal check``: step an environment before a run, and report its properties, errors and warnings.
 
 The check says whether a run can use the environment, what would void its certificates, and what the run will do. An
 environment with goals and continuous actions is checked for training, by the same rules as training itself

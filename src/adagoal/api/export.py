@@ -1,4 +1,4 @@
-"""``adagoal export``: certificates as a table, and the model of a run for model checkers.
+"""``adagoal export``: certificates as CSV, or policies and interval MDPs of a run for model checkers (DRN, UMB).
 
 Three models have the same states (numbered as in the run) and the reset as an action of every state. docs/models.md
 says why their intervals hold.

@@ -1,4 +1,4 @@
-"""Fixtures for pytest: assert with a certificate what a state machine can reach, and print the calls.
+"""Pytest fixtures ``reach`` and ``explored``: assert what a state machine can reach, and print the calls.
 
 >>> def test_the_breaker_recovers(reach):
 ...     breaker = adagoal.machine(Breaker, ["success", "failure", "tick"], mode, deterministic=True)

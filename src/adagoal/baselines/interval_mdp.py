@@ -1,4 +1,4 @@
-"""Interval MDPs and L1 balls with robust value iteration: what the model-checking community does, in the same loop.
+"""Interval MDPs and L1 balls (Hoeffding, Clopper-Pearson, Weissman, betting) with robust value iteration.
 
 Loop, goal rule, optimistic policies and stopping rule are those of the certified method
 (:mod:`adagoal.certified.explorer`). Two things differ: the sets of kernels (:class:`FixedSampleSets`), and that there

@@ -1,4 +1,4 @@
-"""Methods that choose their own rollouts, without a goal rule.
+"""Base class of baselines that choose their own rollouts without a goal rule, and their confidence widths.
 
 AdaGoal separates estimates from the choice of the next goal. The methods that it is compared with do not: they have
 phases and stopping rules of their own. A :class:`SelfDirectedMethod` has the interface of estimates, so results, audits

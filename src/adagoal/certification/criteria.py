@@ -1,4 +1,4 @@
-"""What counts as a success of an episode.
+"""Success criteria of an episode: ``is_success``, survival, return, or a function of the user.
 
 None          ``info["is_success"]``, or the reward of being at the goal, after any step
 "survive:N"   N steps without termination

@@ -1,4 +1,4 @@
-"""The four events: how far the counts can be from the truth, with probability 1 - delta (docs/theory.md, lemmas 1-3).
+"""Confidence sets of transition probabilities, valid with probability 1 - delta (docs/theory.md, lemmas 1-3).
 
 A pair with n transitions has the counts c of its o observed successors. Since the o-th successor was found, n'
 transitions came with the counts c'; c0 = c - c' came before. With the union logarithms l1, l2, l3 of the three lemmas,

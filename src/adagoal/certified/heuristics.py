@@ -1,4 +1,4 @@
-"""When to plan, for which goals, and how much: every scheduling decision of the certified explorer.
+"""Schedule of planning with token buckets, and every tuning number of the certified explorer (``Heuristics``).
 
 No certificate depends on this file. Bounds are valid whenever they are computed, for any goals and in any order, so
 every number of :class:`Heuristics` may be changed without touching a proof.

@@ -1,4 +1,4 @@
-"""Estimates under a reset that is only believed to lead to the start (docs/theory-more.md, lemma 10).
+"""Widen the bounds if the reset may not lead to the start: ``UncertainReset`` (docs/theory-more.md, lemma 10).
 
 Bounds are computed as if the reset were exact. In truth it leads elsewhere with an unknown probability q. While it
 never has, in n resets, with probability 1 - delta_r at all times (one window of lemma 3b):

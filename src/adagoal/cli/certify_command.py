@@ -1,4 +1,4 @@
-"""``adagoal certify``: where a policy can be trusted."""
+"""``adagoal certify``: find for which goals or starts a policy succeeds, and print and draw the certificate."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``adagoal compare``."""
+"""``adagoal compare``: run methods and goal rules in the same environments, and print the table of scores."""
 
 from __future__ import annotations
 

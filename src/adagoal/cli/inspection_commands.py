@@ -1,4 +1,4 @@
-"""``adagoal show``, ``watch``, ``export``, ``check`` and ``warm``, and the live report of ``explore --live``."""
+"""``adagoal show``, ``watch``, ``export``, ``check`` an environment, ``warm`` (compile), ``explore --live``."""
 
 from __future__ import annotations
 

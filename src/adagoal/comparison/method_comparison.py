@@ -1,4 +1,4 @@
-"""``adagoal compare``: methods and goal rules in the same environments, measured by two stopping times.
+"""``adagoal compare``: run methods and goal rules, save outcomes, feed the live page, and measure two stopping times.
 
 *Own stop*: the step at which the method's own rule ends the run. *Audit-stop*: the first step after which its output
 stays correct (:mod:`adagoal.comparison.method_scores`).

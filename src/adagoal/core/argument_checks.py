@@ -1,4 +1,4 @@
-"""Declare settings, and check arguments. An error names the argument, the accepted range and the value.
+"""Settings as dataclass fields, their JSON schemas and docstrings, and checks whose errors name argument and range.
 
 A setting is declared once, as a field of a dataclass with its type, default, help text and range::
 

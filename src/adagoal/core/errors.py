@@ -1,4 +1,4 @@
-"""Exceptions and warnings that users see, the status of a run, and exit codes."""
+"""Exceptions and warnings that users see, their text in one line, the status of a run, and exit codes."""
 
 from __future__ import annotations
 

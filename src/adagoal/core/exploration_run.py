@@ -1,4 +1,4 @@
-"""One exploration in progress: the protocols of its estimates, its state, and its history.
+"""One exploration in progress: protocols of its estimates, its state, history of bounds, and successes per goal.
 
 A method provides *estimates* (:class:`GoalEstimates`): a distance D and an error E per goal, computed from transition
 counts. :class:`ExplorationRun` joins them with an environment and a goal rule. The loops that drive it are in loop.py.

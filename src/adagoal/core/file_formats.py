@@ -1,4 +1,4 @@
-"""Check what files hold: tables of arrays, a part of JSON Schema, and ``.npz`` archives that may be forged.
+"""Check arrays by a table of shapes and JSON by a part of JSON Schema; read and write ``.npz``, which may be forged.
 
 Every kind of file declares its arrays in one table::
 

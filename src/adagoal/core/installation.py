@@ -1,4 +1,4 @@
-"""The command that adds an extra of adagoal, or another package, to this installation."""
+"""Require an optional package, and name the command that adds it, or an extra of adagoal, to this installation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Low and Up: bounds on the mean of a function after one step (docs/theory.md, lemma 4).
+"""Low and Up: bounds on the mean of a function after one step (docs/theory.md, lemma 4), and backups of one state.
 
 The events of lemmas 1 to 3 bound the unknown distribution p of the successors of a pair. Lemma 4 turns them into
 bounds on the mean p f. With m and Var the mean and variance of f over the observed successors, C the cap, and the

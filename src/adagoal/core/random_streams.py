@@ -1,4 +1,4 @@
-"""Random streams by (seed, purpose, indices), and checks of saved generator states.
+"""Random streams and JAX keys by (seed, purpose, indices), and checks of saved generator states.
 
 Different arguments give independent streams. Explorations draw from ``default_rng(seed)``, which has no spawn key and
 so differs from all of these streams.

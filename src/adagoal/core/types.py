@@ -1,4 +1,4 @@
-"""Array types by dtype, and how states are named, observed and laid out on a map."""
+"""Array types by dtype, the layout of states on a map, observation digests, and texts for state-machine tests."""
 
 from __future__ import annotations
 

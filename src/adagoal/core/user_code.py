@@ -1,4 +1,4 @@
-"""Which code adagoal executes: files, plug-ins and observers of the user, but nothing from the current directory.
+"""Load user files and plug-ins, nothing from the current directory; call observers; let Ctrl-C interrupt user code.
 
 A file is named as ``FILE.py:NAME``. Only the user can name one; a folder cannot.
 

@@ -1,4 +1,4 @@
-"""DDPG (Lillicrap et al. 2016) with a separate ensemble of critics for D and E, as in the paper's deep section.
+"""DDPG (Lillicrap et al. 2016) and a separate critic ensemble for distance D and error E, as in the paper.
 
 **DDPG.** The critic is fitted as :mod:`adagoal.deep.networks` says, with a' = pi'(s', g) of the actor's target network.
 The actor minimises -mean Q(s, pi(s, g), g) + c mean pi^2, where c is the setting ``action_l2``.

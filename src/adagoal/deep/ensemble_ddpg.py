@@ -1,4 +1,4 @@
-"""DDPG with one ensemble of critics for everything: the actor follows its mean, and D and E are read from it.
+"""DDPG with one ensemble of critics: the actor follows its mean, and distance D and error E are read from it.
 
 J critics Q_j with normalised hidden layers learn from the same batches, each with its own target network:
 

@@ -1,4 +1,4 @@
-"""Inspection of an environment before training: goal spaces, sizes, radius of success. Unsuitable ones are refused.
+"""Inspect an environment before training (sizes, success radius), refuse unsuitable ones, and make goal samplers.
 
 A goal space is a function ``sample(rng, n) -> [n, G]``. Its text form, for the settings ``train_goals`` and
 ``test_goals``, is ``env`` (the environment's own goals) or ``key=value`` pairs:

@@ -1,4 +1,4 @@
-"""Goal selection: candidate goals, their D and E, and the goal that a rule of :mod:`adagoal.goal_rules` picks."""
+"""Goal selection: candidates, their distance D and error E, the goal that a goal rule picks, and test goals."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The state of S runs, and the compiled programs that act on it: one cycle of learning, goal values, densities.
+"""The state of S runs, and its compiled programs: one cycle of learning, goal values, densities, network export.
 
 A cycle adds new episodes to the replay buffer, updates the normalisers, and calls the algorithm's ``learn``
 (:mod:`adagoal.deep.algorithms`). Functions act on one run; the ``compile_*`` functions map them over S runs.

@@ -1,4 +1,4 @@
-"""Replay by episode, with hindsight ('future') relabelling inside the compiled program.
+"""The replay buffer in JAX: add episodes, and draw batches of transitions with hindsight ('future') goals.
 
 A transition is an episode, a time t and a goal. With probability ``relabel`` the goal is one achieved later in the same
 episode, at a time uniform in (t, length]; otherwise it is the episode's own. The reward is -1 until the goal is reached

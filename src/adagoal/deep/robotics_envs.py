@@ -1,4 +1,4 @@
-"""Environments of other packages that adagoal knows: Fetch and mazes of Gymnasium-Robotics, and panda-gym.
+"""Special cases for Fetch, the mazes of Gymnasium-Robotics and panda-gym: recognise classes, set goals, faster steps.
 
 Classes decide, not attributes: any environment may have an attribute ``maze``, ``task`` or ``initial_gripper_xpos``.
 Classes are compared by name, because their packages may not be installed and are slow to import.

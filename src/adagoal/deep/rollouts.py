@@ -1,4 +1,4 @@
-"""Rollouts: what training asks of a rollout backend, and the backend of worker processes that hold environments.
+"""Rollouts for training: the protocol ``RolloutBackend``, and worker processes that play batches of environments.
 
 A worker gets the actors' weights and one goal per environment, plays a cycle without any other message, and returns the
 episodes, the test results and the starts of the next cycle. Every start and every action is seeded by (seed, cycle,

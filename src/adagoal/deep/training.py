@@ -1,4 +1,4 @@
-"""The training loop, Algorithm 1 of the paper with continuous goals: choose goals, play, learn, cycle by cycle.
+"""The class ``Training``: Algorithm 1 with continuous goals (choose goals, play, learn), and its checkpoints.
 
 The workers play cycle c while the learner learns from cycle c - 1. The order of every random draw and of every update
 is fixed, so the same seeds give the same curves, also after an interruption. The cycle is compiled while the workers

@@ -1,4 +1,4 @@
-"""History of training: one row of numbers per run and cycle, chosen goals, test results, and maps of D and E.
+"""History of training: a CSV row per run and cycle, chosen goals, test results, maps of distance D and error E.
 
 Maps over a fixed grid of goals are kept of the cycles 0, k, 2k, ... where k is the smallest power of two that gives at
 most 32 maps. So the maps do not depend on how long the run was planned to be.

@@ -1,4 +1,4 @@
-"""Formulas that the JAX learner, the NumPy policies and :mod:`adagoal.sb3` share. Imports neither JAX nor PyTorch.
+"""Formulas of learner, policies and sb3, without JAX or PyTorch imports: MLP, D in steps, ErrorModel, GoalInfo.
 
 **From values to D and E.** J critics Q_j give the cost c_j = -Q_j(s, pi(s, g), g) of a goal. The step that arrives at
 the goal is free and each step before it costs 1. So a goal that is reached by the n-th step, and held afterwards, costs

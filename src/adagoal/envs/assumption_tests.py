@@ -1,4 +1,4 @@
-"""Statistical tests of the assumptions behind the certificates, on the stream of transitions of a run.
+"""Test during a run that successors do not depend on the past or on time, as certificates assume.
 
 A certificate assumes that the successor of a pair (s, a) is drawn from one fixed distribution, independent of the past,
 and that a reset forgets everything. Four tests per pair look for a dependence of the successor on

@@ -1,4 +1,4 @@
-"""What environments share: fields, reasons that make certificates void, action masks, and counting in Python.
+"""Base classes of environments: warnings, reasons that make certificates void, action masks, and counting in Python.
 
 :class:`CountingEnv` has the operations of :class:`~adagoal.envs.episode_loop.EpisodeEnv`. It updates the counts in
 batches, because only local backups need them at every step.

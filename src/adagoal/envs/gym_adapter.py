@@ -1,4 +1,4 @@
-"""A Gymnasium environment with discrete actions as a :class:`~adagoal.core.environment.TabularEnv`.
+"""Adapt a Gymnasium environment with discrete actions to tabular runs: number its states, step it, save its position.
 
 * States are observations (:mod:`adagoal.envs.observation_keys`). ``Discrete`` observations keep their numbers, unless
   ``max_states`` is above their number; other states are numbered in the order in which they are met.

@@ -1,4 +1,4 @@
-"""A ``RuleBasedStateMachine`` of Hypothesis as a state machine: its rules with all values of their arguments.
+"""Read a ``RuleBasedStateMachine`` of Hypothesis: rules with all argument values, preconditions and invariants.
 
 Hypothesis draws arguments at random; here every value is an action of its own, so each strategy must have few values.
 Strategies are read by the names of their classes, because Hypothesis has no public way to list the values of one.

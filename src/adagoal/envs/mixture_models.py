@@ -1,4 +1,4 @@
-"""Built-in linear mixtures: true models that carry the known kernels of which they are a mixture.
+"""Linear mixtures of known models: built-in ones (grids, inventory, weather, tree), and ``mixture`` for your own.
 
 The weights theta are contained in the model's probabilities only. A learner receives the
 :class:`~adagoal.core.linear_mixture.LinearMixture`, which does not hold them. The same arguments give the same model.

@@ -1,4 +1,4 @@
-"""A finite Markov decision process with a reset, as sparse arrays. Its public name is ``adagoal.Model``.
+"""``TabularMDP``, public as ``adagoal.Model``: a finite Markov decision process with a reset, as sparse arrays.
 
 States are ``0..S-1`` and actions ``0..A-1``. The reset is one more action, number ``A``
 (:attr:`TabularMDP.reset_action`). It leads from every state to ``start``, with certainty, and costs one step

@@ -1,4 +1,4 @@
-"""Models that are not built in: matrices, model objects, files of models, and Gymnasium's toy-text environments.
+"""Models that are not built in: matrices, model objects, Gymnasium's toy text, and files (load and save).
 
 The ``.npz`` file of a model holds plain arrays, and names and facts as JSON. ``Model.save`` writes it. A run stores the
 model of its user in the same format beside its checkpoint (:attr:`ModelFile.NAME`), so a resumed run needs no model.

@@ -1,4 +1,4 @@
-"""Observations as dictionary keys: equal keys mean the same state.
+"""Turn observations into dictionary keys that identify states, and back; labels, JSON, and keys of MiniGrid states.
 
 Integers stay integers, arrays become bytes, tuples and dictionaries become tuples of the keys of their parts. MiniGrid
 shows the agent a small part of its grid, which does not determine the dynamics. So its key is read from the environment

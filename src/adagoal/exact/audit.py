@@ -1,4 +1,4 @@
-"""The audit: an exact check of a result against the known model.
+"""The audit: an exact check of a result (policies or probabilities, goal by goal) against the known model.
 
 Definition ``def_MGE`` of multi-goal exploration: for the returned goals X and policies pi_g, the radius L and the
 accuracy epsilon,

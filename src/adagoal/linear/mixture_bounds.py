@@ -1,4 +1,4 @@
-"""Certified bounds for linear mixtures: the planner that ``vtr-pooled`` and ``likelihood`` share.
+"""Certified bounds on distances in linear mixtures: the planner of the methods ``vtr-pooled`` and ``likelihood``.
 
 A *learner* turns transitions into a :class:`~adagoal.planning.model_arrays.ThetaRegion` that contains theta* at all
 times with probability 1 - delta. The rest is as in the tabular case (docs/theory-linear.md has the proofs):

@@ -1,4 +1,4 @@
-"""Transitions of a linear mixture by entry of its features, when to plan again, and a test whether the mixture fits.
+"""Count the transitions of a linear mixture, decide when to plan again, fit theta, and test whether the mixture fits.
 
 *New transitions.* Value-targeted regression pairs every transition with a function that was fixed before it. Between
 two plans that function does not change, so the difference of two count tables is all the data that a plan needs.

@@ -1,4 +1,4 @@
-"""Two confidence regions for the weights theta of a linear mixture, certified (docs/theory-linear.md).
+"""Learn theta of a linear mixture by ridge regression or likelihood, with confidence regions (docs/theory-linear.md).
 
 *``vtr-pooled``* is one value-targeted ridge regression for all goals. The rows are x_t = phi_{f_t}(s_t, a_t), the
 targets f_t(s_{t+1}), for functions f_t fixed before the transition: one row per transition, whatever the goal. So the

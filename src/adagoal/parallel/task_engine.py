@@ -1,4 +1,4 @@
-"""Run many independent tasks: the loop that all engines share, and the engine for this machine.
+"""Run many independent tasks: the interface of engines, their common loop with retries, and the local engine.
 
 An engine calls a function for every task and yields the outcomes in the order in which they finish. A task does not
 know where it runs. If a worker dies, its task is tried again. An exception of a task ends everything, as in a loop.

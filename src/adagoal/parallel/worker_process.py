@@ -1,4 +1,4 @@
-"""Workers: objects in other processes whose methods are called by name.
+"""Worker processes: objects in other processes whose methods are called by name, and how failures come back.
 
 Copies of an environment, rollouts of training and the runs of an experiment all use :class:`WorkerProcess`.
 :class:`adagoal.parallel.ray_engine.RayWorker` has the same interface for processes on a Ray cluster.

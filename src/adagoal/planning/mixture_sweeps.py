@@ -1,4 +1,4 @@
-"""Sweeps for linear mixtures: p(s' | x) = <theta, phi(s' | x)> with known phi [d] and unknown theta.
+"""Bounds and H-stage plans for linear mixtures: p(s' | x) = <theta, phi(s' | x)>, with known phi [d], unknown theta.
 
 With phi_f(x) = sum_{s'} phi(s' | x) f(s'), a mean is p f = <theta, phi_f>. The confidence region of theta bounds it by
 <theta, phi_f> -+ ||root^T phi_f||, with the centre theta and the root of a

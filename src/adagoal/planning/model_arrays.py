@@ -1,4 +1,4 @@
-"""Inputs of the compiled planners: named tuples of arrays.
+"""Inputs of the compiled planners as named tuples of arrays: models, confidence sets, goals and mixture features.
 
 There are S states, A actions besides the reset, and G goals. The pair (s, a) has the number x = s * A + a, one of
 X = S * A. The reset is action A: it leads to ``start``, costs one step, is known, and is the only action of a terminal

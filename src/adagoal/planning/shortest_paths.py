@@ -1,4 +1,4 @@
-"""Stochastic shortest paths with unit costs, as the baselines and the Bayesian method solve them.
+"""Solvers of stochastic shortest paths with unit costs: value iteration, VISGO (baselines), and Bayesian ensembles.
 
 Every solver is value iteration in place. The reset, action A, leads to s0. Ties go to the lowest action, and to any
 action before the reset.

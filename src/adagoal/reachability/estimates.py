@@ -1,4 +1,4 @@
-"""Estimates of reach probabilities for the loop of Algorithm 1: a cost is the probability of missing the goal.
+"""Bounds on reach probabilities, and policies, for the loop of Algorithm 1; and the interface of confidence sets.
 
 The loop minimises a cost D with an error E, within a radius L. Here the cost of a policy is the probability that it
 misses the goal within k steps, so that the rule and the stop of the paper apply word by word:

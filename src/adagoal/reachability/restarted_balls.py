@@ -1,4 +1,4 @@
-"""The events behind probabilities: balls that restart while a pair is tried (docs/theory-more.md, lemma P1).
+"""Confidence sets for reach probabilities: balls that restart while a pair is tried (docs/theory-more.md, lemma P1).
 
 Lemma 2 restarts at every new successor and then pays (o - 1)/2 ln n for not knowing where the truth lies. Here a pair
 restarts again whenever it has been tried eight times as often: the counts c0 before the restart become the prior, and

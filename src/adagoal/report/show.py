@@ -1,4 +1,4 @@
-"""``adagoal.show``: the page of a run or a certification; ``adagoal.plot``: one Matplotlib figure of a run."""
+"""``adagoal.show`` (interactive pages), ``adagoal.plot`` (Matplotlib figures), and the page of a certification."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``report.html`` of training runs: the panels, read from the folder alone, and the live page."""
+"""``report.html`` of training runs: panels read from the folder alone, the live page, and a strip of video frames."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Load explorations: the schemas of their files, and whether the files fit together.
+"""``adagoal.load``, and loading of explorations: the schemas of their files, and whether the files fit together.
 
 docs/result.schema.json is a copy of :data:`RESULT_SCHEMA`, and docs/folder.md explains it.
 """

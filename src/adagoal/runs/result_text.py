@@ -1,4 +1,4 @@
-"""A result as text: headline, notebook summary, the command that continues a run, and a way to a goal as a test."""
+"""A result as text: headline, HTML summary, the command that resumes a run, and a path to a goal as a test script."""
 
 from __future__ import annotations
 

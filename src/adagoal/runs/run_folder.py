@@ -1,4 +1,4 @@
-"""A run folder: every save is one commit, so a kill at any moment leaves the old or the new state.
+"""A run folder with manifest, checkpoints and lock: every save is one commit, which a kill cannot leave half done.
 
     DIR/manifest.json                  the commit point: names, sizes and hashes of the files below
     DIR/manifest.backup.json           a copy of it, against damage

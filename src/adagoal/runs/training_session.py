@@ -1,4 +1,4 @@
-"""Start and resume training runs: a :class:`adagoal.runs.job.Job` around :class:`adagoal.deep.training.Training`.
+"""Start and resume training runs (a job around :class:`adagoal.deep.training.Training`), and log to TensorBoard.
 
 Imports JAX. A folder is touched only once its lock is held and the settings, the environment and the goal rule are
 known to be right. Every save commits a checkpoint with the result files that belong to it, so a killed training run can

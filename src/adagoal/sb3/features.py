@@ -1,4 +1,4 @@
-"""Features of Stable-Baselines3 policies: observations and goals, normalised inside the networks."""
+"""Features extractor for Stable-Baselines3 policies: normalises observations and goals inside the networks."""
 
 from __future__ import annotations
 

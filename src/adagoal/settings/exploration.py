@@ -1,4 +1,4 @@
-"""Arguments of an exploration: the settings that its result stores, and where and how it is executed.
+"""Arguments of explorations and comparisons: settings that a result stores, and where and how runs are executed.
 
 This module imports nothing heavy, because ``adagoal explore --help`` reads it.
 """

@@ -1,4 +1,4 @@
-"""Goals of an exploration: from the argument ``goals`` to settings, and from settings to a goal space.
+"""Goals and states to avoid in an exploration: from the argument ``goals`` to settings, and then to a goal space.
 
 States are stored as ``goal_space``. Other goals are stored as ``goal_sets``, a description with exactly one entry:
 

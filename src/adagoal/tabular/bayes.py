@@ -1,4 +1,4 @@
-"""Bayesian estimates, the tabular counterpart of a value ensemble; they have no guarantee.
+"""Bayesian estimates of goal distances by posterior draws, the tabular form of a value ensemble; without a guarantee.
 
 M kernels are drawn from the posterior of a Dirichlet prior with parameters 1/S, and goal values are computed in each:
 

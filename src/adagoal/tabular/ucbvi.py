@@ -1,4 +1,4 @@
-"""The estimates of AdaGoal-UCBVI, the paper's tabular algorithm (labels ``app_TAB``, ``subsect_choices``).
+"""Estimates of AdaGoal-UCBVI, the paper's tabular algorithm (``app_TAB``, ``subsect_choices``), and of BPI-UCBVI.
 
 A goal g is planned for a finite horizon H on the counts n and the empirical kernel p_hat, with A actions beside the
 reset, which is known and never estimated. One pass from stage H to stage 1 computes for every goal, with p = p_hat and
