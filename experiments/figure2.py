@@ -130,7 +130,7 @@ def train_panel(cell: Cell, options: ExperimentOptions) -> dict[str, Any]:
             print(f"{cell.panel}: {tested[0]['steps']} of {options.steps} steps, success {success}", file=sys.stderr)
 
     folder = options.out / cell.panel
-    shared: dict[str, Any] = {"minutes": options.minutes, "workers": options.workers, "observe": observe}
+    shared: dict[str, Any] = {"minutes": options.minutes, "workers": options.workers or None, "observe": observe}
     if is_training_folder(folder):
         trained = resume_training(folder, options.steps, **shared)
     else:
