@@ -49,6 +49,7 @@ def test_arguments_reach_the_builder(tmp_path: Any) -> None:
         ("no_such_module:Env-v0", {}, "no_such_module"),
         ("object:FrozenLake-v1", {}, "pass the object again"),
         ("two-room", {"slip": 2}, "env_args: slip: must be a number"),
+        ("chain", {"slip": None}, "env_args: slip of chain must have a value, got None"),
         ("two-room", {"size": 2}, "two-room has no argument 'size'; it accepts eta, slip"),
         ("mixture-signed", {"signed": False}, "has no argument 'signed'"),
         ("grid-file", {}, "grid-file needs path"),

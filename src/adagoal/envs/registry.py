@@ -301,6 +301,8 @@ def _build_named_model(name: str, arguments: Mapping[str, Any]) -> TabularMDP:
     for argument, default in accepted.items():
         if default == "required" and argument not in arguments:
             raise InputError(f"{name} needs {argument}=...", "env_args")
+        if default is not None and arguments.get(argument, default) is None:
+            raise InputError(f"{argument} of {name} must have a value, got None", "env_args")
     try:
         model = _find_builder(name)(**arguments)
     except InputError as error:
