@@ -76,7 +76,9 @@ MUTANTS = (
         "lemma 14: no price for later states", SETS, "later * (later + 1.0) / DISCOVERY_OFFSET", "later", DISCOVERED
     ),
     Mutant("lemma 14: actions for free", SETS, "np.log(counts.n_actions * later", "np.log(later", DISCOVERED),
-    Mutant("lemma 14: goals that the data chose", SETS, "uses_lemma_1 and not has_lemma_1", "uses_lemma_1 and False", FOUND),
+    Mutant(
+        "lemma 14: goals that the data chose", SETS, "uses_lemma_1 and not has_lemma_1", "uses_lemma_1 and False", FOUND
+    ),
     Mutant("lemma 14: goals for free", SETS, "(goals / counts.n_actions, 1, 1)", "(1, 1, 1)", FIXED),
     Mutant("lemma 14: lemma 1 for free", SETS, "radius(n, logs[0] + pair_logs[x])", "radius(n, logs[0])", FIXED),
     Mutant("lemma 14: no unseen mass", OPERATORS, "return (1.0 - q) * max(mean - ", "return max(mean - ", IN_BALLS),
