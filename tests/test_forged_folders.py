@@ -445,6 +445,13 @@ def test_result_warns_about_an_unsaved_generator(tmp_path: Path) -> None:
         assert any("without Gymnasium's generator" in line for line in result.warnings) == said
 
 
+def test_first_episode_gives_no_warning_about_the_generator(tmp_path: Path) -> None:
+    """Its checkpoint holds the generator before the first reset, which is in its first state."""
+    env = ModelEnv(toy_models.chain_model(n_states=5, slip=0.4))
+    adagoal.explore(env, 5, goal_rule="goid", budget=5, out=tmp_path)
+    assert not adagoal.resume(tmp_path, budget=100, env=env).warnings
+
+
 # --- schema of a result ---
 
 

@@ -149,7 +149,9 @@ class NumberedEnv:
         try:
             return self._decode_key(key)
         except ValueError:
-            assert isinstance(key, tuple)  # of a terminal state: its observation is the first part
+            if not isinstance(key, tuple) or not key:
+                raise
+            # of a terminal state: its observation is the first part
             return self._decode_key(key[0])
 
     def has_other_goals_now(self) -> bool:
@@ -419,13 +421,6 @@ class GymAdapter(MonitoredEnv):
         if self.has_other_goals_now():
             raise InputError("these are not the goals of the run: they have other states; give the same again", "goals")
         if facts["seed"] is not None:
-            # A generator that is still in its first state after random transitions was not the one that drew them.
-            unused_generator = dict(seeding.np_random(facts["seed"])[0].bit_generator.state)
-            if self._markov_tests.saw_randomness and facts["generator"] == unused_generator:
-                self.add_warning(
-                    "the environment draws at random without Gymnasium's generator (np_random), the only one that can "
-                    "be restored: the resumed run is valid, but differs from an uninterrupted one"
-                )
             # The replay restores np_random. No other generator can be restored, so it gets a new seed: with the old
             # one it would repeat samples, which would be counted as new ones.
             self.reset_with_seed(int(facts["seed"]) + 1)
@@ -434,5 +429,13 @@ class GymAdapter(MonitoredEnv):
         if not facts["state_unknown"]:
             with contextlib.suppress(EnvironmentFailure):
                 is_restored = self._env.replay_episode(facts) == self._position[0]
+        if facts["seed"] is not None and self._markov_tests.saw_randomness:
+            # A generator that is still in its first state after random transitions was not the one that drew them.
+            unused_generator = dict(seeding.np_random(facts["seed"])[0].bit_generator.state)
+            if self._env.backend.generator_state() == unused_generator:
+                self.add_warning(
+                    "the environment draws at random without Gymnasium's generator (np_random), the only one that can "
+                    "be restored: the resumed run is valid, but differs from an uninterrupted one"
+                )
         if not is_restored:
             self._restart_with_new_seed()
