@@ -1,6 +1,6 @@
 """The list of compiled functions that small runs call is complete, and other processes can compile it.
 
-``python tests/test_compiled_code.py`` writes the list again; with the name of a group it prints that group.
+``python tests/test_precompilation.py`` writes the list again; with the name of a group it prints that group.
 """
 
 from __future__ import annotations
