@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 MIXED = f"{Path(__file__).parent / 'deep_rules.py'}:mixed"
-BASE: dict[str, Any] = {"algorithm": "ddpg", "action_l2": 1.0, "contact": 0.0, "radius_ramp": 0}
+BASE: dict[str, Any] = {"algorithm": "ddpg", "action_l2": 1.0, "contact": 0.0, "swap_goals": 0.0, "radius_ramp": 0}
 BASE |= {"eval_every": 30, "eval_episodes": 48}
 PUSH = BASE | {"env": "FetchPush-v4", "train_goals": "scale=10"}
 PICK = BASE | {"env": "FetchPickAndPlace-v4"}

@@ -24,14 +24,14 @@ from typing import Any
 import numpy as np
 
 SETTINGS: dict[str, dict[str, float]] = {
-    "reference": {"noise": 0.2, "random": 0.3, "action_l2": 1.0, "contact": 0.0},
-    "gentle": {"noise": 0.2, "random": 0.3, "action_l2": 0.1, "contact": 0.0},
-    "mrl": {"noise": 0.1, "random": 0.2, "action_l2": 0.01, "contact": 0.0},
-    "hindsight": {"noise": 0.2, "random": 0.3, "action_l2": 1.0, "contact": 0.5, "relabel": 1.0},
-    "contact": {"noise": 0.2, "random": 0.3, "action_l2": 1.0, "contact": 0.5},
-    "random": {"noise": 0.2, "random": 0.6, "action_l2": 1.0, "contact": 0.5},
-    "mrl-contact": {"noise": 0.1, "random": 0.2, "action_l2": 0.01, "contact": 0.5},
-    "mixed": {"noise": 0.2, "random": 0.6, "action_l2": 0.1, "contact": 0.9, "relabel": 1.0},
+    "reference": {"noise": 0.2, "random": 0.3, "action_l2": 1.0, "contact": 0.0, "swap_goals": 0.0},
+    "gentle": {"noise": 0.2, "random": 0.3, "action_l2": 0.1, "contact": 0.0, "swap_goals": 0.0},
+    "mrl": {"noise": 0.1, "random": 0.2, "action_l2": 0.01, "contact": 0.0, "swap_goals": 0.0},
+    "hindsight": {"noise": 0.2, "random": 0.3, "action_l2": 1.0, "contact": 0.5, "relabel": 1.0, "swap_goals": 0.0},
+    "contact": {"noise": 0.2, "random": 0.3, "action_l2": 1.0, "contact": 0.5, "swap_goals": 0.0},
+    "random": {"noise": 0.2, "random": 0.6, "action_l2": 1.0, "contact": 0.5, "swap_goals": 0.0},
+    "mrl-contact": {"noise": 0.1, "random": 0.2, "action_l2": 0.01, "contact": 0.5, "swap_goals": 0.0},
+    "mixed": {"noise": 0.2, "random": 0.6, "action_l2": 0.1, "contact": 0.9, "relabel": 1.0, "swap_goals": 0.0},
     "defaults": {},
 }
 """How to explore and what to replay: as the reference HER; with a smaller action penalty; as mrl; with half of each
@@ -56,7 +56,8 @@ def interquartile(values: Any) -> tuple[float, float, float]:
 
 def setting(run: dict[str, Any]) -> str:
     """The name of a run's setting."""
-    return next(name for name, wanted in SETTINGS.items() if all(run[k] == v for k, v in wanted.items()))
+    # files from before `swap_goals` existed lack it
+    return next(name for name, wanted in SETTINGS.items() if all(run.get(k, 0.0) == v for k, v in wanted.items()))
 
 
 def groups(files: list[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
@@ -140,7 +141,7 @@ def main() -> None:
     parser.add_argument("--settings", default="contact")
     parser.add_argument("--seeds", type=seeds, default=range(8000, 8010))
     parser.add_argument("--steps", type=int, default=144_000)
-    parser.add_argument("--radius-ramp", type=int, default=-1)
+    parser.add_argument("--radius-ramp", type=int)
     parser.add_argument("--eval-every", type=int, default=30)
     parser.add_argument(
         "--minutes", type=float, default=float("inf"), help="End after so long; what was tested until then is kept."

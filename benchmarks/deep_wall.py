@@ -24,7 +24,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0] if __doc__ else "")
     parser.add_argument("--env", default="FetchPush-v4")
     parser.add_argument("--train-goals", default="env")
-    parser.add_argument("--radius-ramp", type=int, default=-1)
+    parser.add_argument("--radius-ramp", type=int)
     parser.add_argument("--steps", type=int, default=600_000)
     parser.add_argument("--minutes", type=float, default=60.0)
     parser.add_argument("--seed", type=int, default=0)

@@ -84,6 +84,7 @@ def configs(panel: str, options: ExperimentOptions, **settings: Any) -> list[Any
         "algorithm": "ddpg",
         "action_l2": 1.0,
         "contact": 0.0,
+        "swap_goals": 0.0,
         "train_goals": f"scale={scale}",
         "eval_every": CYCLES_A_TEST[env],
         "eval_episodes": TEST_EPISODES,

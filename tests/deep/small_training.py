@@ -22,6 +22,7 @@ from adagoal.runs.run_folder import find_saved_run
 
 SETTINGS: dict[str, Any] = {
     "algorithm": "ddpg", "gamma": 0.98, "radius": 40.0, "radius_ramp": 100_000, "action_l2": 1.0, "contact": 0.0,
+    "swap_goals": 0.0,
     "hidden": (4,), "updates": 2, "batch": 8, "ensemble_updates": 2, "ensemble_batch": 8, "candidates": 5, "members": 2,
     "episodes": 2, "horizon": 5, "buffer": 100, "eval_every": 2, "eval_episodes": 2, "steps": 40,
 }  # fmt: skip

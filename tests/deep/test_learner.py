@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import jax
@@ -37,6 +38,24 @@ def filled() -> replay_buffer.ReplayBuffer:
     return memory
 
 
+def shares(relabel: float = 0.0, swap_goals: float = 0.0, contact: float = 0.0) -> replay_buffer.BatchShares:
+    return replay_buffer.BatchShares(jnp.array(relabel), jnp.array(swap_goals), jnp.array(contact))
+
+
+def test_swapped_goals_are_those_of_other_episodes() -> None:
+    memory = filled()
+    contacts = replay_buffer.contact_episodes_first(memory)
+    batch = replay_buffer.sample_transitions(
+        memory, contacts, jax.random.key(0), 4000, shares(relabel=0.5, swap_goals=0.4), 0.1
+    )
+    episode, goal = np.asarray(batch.observation[:, 0]), np.asarray(batch.goal)
+    swapped = goal[:, 0] != episode
+    assert swapped.mean() == pytest.approx(0.4 * 7 / 8, abs=0.03), "one of eight is the same by chance"
+    assert set(goal[swapped, 0].astype(int)) == set(range(4, 12))
+    assert (goal[swapped, 1] < 0).all(), "goals that were pursued, not achieved"
+    assert (goal[:, 1] >= 0).mean() == pytest.approx(0.6 * 0.5, abs=0.03), "hindsight among the others"
+
+
 def test_hindsight_goals_come_later_from_the_same_episode() -> None:
     memory = filled()
     batch = replay_buffer.sample_transitions(
@@ -44,8 +63,7 @@ def test_hindsight_goals_come_later_from_the_same_episode() -> None:
         replay_buffer.contact_episodes_first(memory),
         jax.random.key(0),
         4000,
-        jnp.array(0.8),
-        jnp.array(0.0),
+        shares(relabel=0.8),
         0.1,
     )
     episode, t = np.asarray(batch.observation[:, 0]), np.asarray(batch.observation[:, 1])
@@ -70,8 +88,7 @@ def test_contact_share_draws_from_episodes_that_moved() -> None:
         replay_buffer.contact_episodes_first(memory),
         jax.random.key(1),
         4000,
-        jnp.array(0.0),
-        jnp.array(0.5),
+        shares(contact=0.5),
         0.1,
     )
     slot = int(memory.goal[5, 0])
@@ -171,9 +188,8 @@ def test_a_goal_reached_by_the_nth_step_is_n_steps_away(n: int) -> None:
     played = EpisodeBatch(observation, achieved, jnp.zeros((1, 6, 2)), goal, jnp.array([6]), jnp.array([False]))
     memory = jax.tree.map(lambda part: part[0], replay_buffer.empty_replay_buffer((1, 1), SIZES))
     memory = replay_buffer.add_episodes(memory, played, 0.04)
-    none = jnp.array(0.0)
     batch = replay_buffer.sample_transitions(
-        memory, replay_buffer.contact_episodes_first(memory), jax.random.key(0), 500, none, none, 0.1
+        memory, replay_buffer.contact_episodes_first(memory), jax.random.key(0), 500, shares(), 0.1
     )
     reward = dict(zip(np.asarray(batch.observation[:, 0]).astype(int).tolist(), np.asarray(batch.reward), strict=True))
     cost = -sum(0.98**t * float(reward[t]) for t in range(6))
@@ -279,10 +295,23 @@ def test_recipe_half_needs_less_than_half_of_the_operations() -> None:
     assert 400 * together < (160 * agent_update(ddpg, algorithm="ddpg") + 320 * separate) / 2
 
 
-def test_radius_schedule() -> None:
+def test_radius_grows_with_the_steps() -> None:
     fixed, growing = Config("point-mass", radius=40, radius_ramp=0), Config("point-mass", radius=40, radius_ramp=1000)
-    assert [fixed.radius_after_steps(steps) for steps in (0, 500)] == [40, 40]
-    assert [growing.radius_after_steps(steps) for steps in (0, 500, 1000, 5000)] == [10, 25, 40, 40]
+    assert [fixed.next_radius(steps, {}) for steps in (0, 500)] == [40, 40]
+    assert [growing.next_radius(steps, {}) for steps in (0, 500, 1000, 5000)] == [10, 25, 40, 40]
+
+
+def test_radius_grows_while_goals_are_reached() -> None:
+    config = Config("point-mass", radius=40, episodes=16)
+    assert config.next_radius(0, {}) == 10
+
+    def after(radius: float, success: float) -> float:
+        return config.next_radius(0, {"radius": radius, "train_success": success})
+
+    assert after(20, 0.25) == 20, "a quarter of the episodes holds L"
+    assert after(20, 0.75) == pytest.approx(20 * math.exp(0.05)), "8 of 160 episodes more"
+    assert after(20, 0.0) == pytest.approx(20 * math.exp(-0.025))
+    assert (after(10, 0.0), after(40, 1.0)) == (10, 40), "never below a quarter of the radius, nor above it"
 
 
 @pytest.mark.parametrize(("steps", "buffer", "held"), [(4000, 1_000_000, 4002), (4000, 1000, 996), (1, 1000, 6)])

@@ -29,7 +29,17 @@ from experiments import figure2
 from experiments.__main__ import run as run_experiment
 
 SIZES = EnvDimensions(observation=4, goal=2, action=2, horizon=5, success=0.1)
-OF_FIGURE2 = {"algorithm", "action_l2", "contact", "eval_every", "eval_episodes", "steps", "radius", "radius_ramp"}
+OF_FIGURE2 = {
+    "algorithm",
+    "action_l2",
+    "contact",
+    "swap_goals",
+    "eval_every",
+    "eval_episodes",
+    "steps",
+    "radius",
+    "radius_ramp",
+}
 LEARNER = {name: value for name, value in SETTINGS.items() if name not in OF_FIGURE2}
 
 

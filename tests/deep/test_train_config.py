@@ -139,7 +139,8 @@ def test_every_setting_is_an_option_with_its_help_and_default() -> None:
 def test_settings_that_depend_on_the_horizon_are_resolved() -> None:
     given = {field.name for field in dataclasses.fields(Config) if field.default is None}
     assert {"radius", "gamma", "horizon", "updates"} <= given
-    assert None not in dataclasses.asdict(Config("point-mass").resolve_for_horizon(50)).values()
+    resolved = dataclasses.asdict(Config("point-mass").resolve_for_horizon(50))
+    assert [name for name, value in resolved.items() if value is None] == ["radius_ramp"], "None: L follows success"
     for name in given - {"radius_ramp", "action_l2"}:
         with pytest.raises(InputError, match=f"^{name}: must be .* got 0"):
             Config("point-mass", **{name: 0})

@@ -89,11 +89,11 @@ def test_page_and_figures_are_part_of_the_manifest(trained: Path) -> None:
 def test_page_and_log_show_the_inputs_of_the_goal_rule(finished: Path) -> None:
     record = training_page.read_training_folder(finished).record
     last = record.learning_curves[0][-1]
-    L = CONFIG.radius_after_steps(last["steps"])
+    L = last["radius"]
     assert L < CONFIG.radius, "it still grows"
     rows = list(csv.DictReader((finished / "log.csv").read_text().splitlines()))
     played = [row for row in rows if row["radius"]]
-    assert [float(row["radius"]) for row in played] == [CONFIG.radius_after_steps(int(row["steps"])) for row in played]
+    assert [float(row["radius"]) for row in played] == [CONFIG.next_radius(int(row["steps"]), {}) for row in played]
     assert all(row["reachable"] and row["error"] for row in played)
     assert len(played) == len(rows) - 1, "every cycle; the last row is a test"
     page_text = training_page.training_page(training_page.read_training_folder(finished)).render()
@@ -107,7 +107,7 @@ def test_page_and_log_show_the_inputs_of_the_goal_rule(finished: Path) -> None:
         shown = page.evaluate(f"part('lines{rule}').data")
         names = ["L in use", "D of chosen goals", "E of chosen goals"]
         assert shown["name"] == names
-        assert shown["ys"][0] == pytest.approx([CONFIG.radius_after_steps(x) for x in shown["xs"][0]])
+        assert shown["ys"][0] == [point["radius"] for point in record.learning_curves[0][1:]]
         assert shown["ys"][2][-1] == last["error"]
         assert "candidates with D ≤ L" in page.evaluate(f"part('lines{goals}').data.name")
         assert page.troubles() == []

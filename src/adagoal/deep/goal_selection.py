@@ -28,10 +28,9 @@ class GoalSelector:
         configs: Sequence[Config],
         train_samplers: Sequence[GoalSampler],
         test_samplers: Sequence[GoalSampler],
-        steps_per_cycle: int,
         rule: goal_rules.GoalRule | None = None,
     ) -> None:
-        self.configs, self.steps_per_cycle = configs, steps_per_cycle
+        self.configs = configs
         self.train_samplers, self.test_samplers = train_samplers, test_samplers
         self.rules = [_resolve_run_rule(config, rule) for config in configs]
         self.is_value_free = not any(config.needs_ensemble or config.needs_density for config in configs)
@@ -67,8 +66,13 @@ class GoalSelector:
             self._running_compilations.pop().result()
         return [np.asarray(x, np.float64) for x in self._estimate_values(state, starts, goals.astype(np.float32), keys)]
 
-    def choose_goals(self, state: LearnerState, starts: Singles, cycle: int) -> tuple[Floats, list[dict[str, float]]]:
-        """Training goals ``[S, B, G]`` for the starts ``[S, B, O]``, and for each run means over these goals, and L."""
+    def choose_goals(
+        self, state: LearnerState, starts: Singles, cycle: int, radii: Sequence[float]
+    ) -> tuple[Floats, list[dict[str, float]]]:
+        """Training goals ``[S, B, G]`` for the starts ``[S, B, O]``, and for each run means over these goals, and L.
+
+        ``radii`` holds the L of each run.
+        """
         S, B = starts.shape[:2]
         N = self.configs[0].candidates
         rngs = [random_stream(config.seed, StreamPurpose.TRAINING_GOALS, cycle) for config in self.configs]
@@ -84,8 +88,7 @@ class GoalSelector:
             keys = self._random_keys(StreamPurpose.CANDIDATE_VALUES, cycle)
             D, E, visits = self._goal_values(state, starts, candidates, keys)
         chosen, means = np.zeros((S, B, candidates.shape[-1])), []
-        for s, (rule, rng) in enumerate(zip(self.rules, rngs, strict=True)):
-            L = self.configs[s].radius_after_steps(cycle * self.steps_per_cycle)
+        for s, (rule, rng, L) in enumerate(zip(self.rules, rngs, radii, strict=True)):
             infos = [make_goal_info(D[s, b], E[s, b], visits[s, b], L, experience[s][b]) for b in range(B)]
             picks = [goal_rules.sample_goal(goal_rules.compute_weights(rule, info), rng) for info in infos]
             chosen[s] = candidates[s, np.arange(B), picks]

@@ -1,8 +1,11 @@
 """The replay buffer in JAX: add episodes, and draw batches of transitions with hindsight ('future') goals.
 
-A transition is an episode, a time t and a goal. With probability ``relabel`` the goal is one achieved later in the same
-episode, at a time uniform in (t, length]; otherwise it is the episode's own. The reward is -1 until the goal is reached
-and 0 there (Andrychowicz et al. 2017).
+A transition is an episode, a time t and a goal. With probability ``swap_goals`` the goal is that of another episode.
+Otherwise, with probability ``relabel``, it is one achieved later in the same episode, at a time uniform in (t, length];
+else it is the episode's own. The reward is -1 until the goal is reached and 0 there (Andrychowicz et al. 2017).
+
+Goals of other episodes show the critics goals that were never achieved (the 'actual' goals of Pitis et al. 2020).
+Without them D is small where nothing was reached.
 """
 
 from __future__ import annotations
@@ -47,6 +50,14 @@ class ReplayBatch(NamedTuple):
     terminal: Array  # False if the episode was cut off
 
 
+class BatchShares(NamedTuple):
+    """Which transitions a batch holds; settings of the same names."""
+
+    relabel: Array
+    swap_goals: Array
+    contact: Array  # from episodes that moved the object
+
+
 class Normalisers(NamedTuple):
     """Moments of what the networks of a run see."""
 
@@ -71,12 +82,13 @@ class Experience(NamedTuple):
 
     def sample_batches(self, key: Array, indices: Array, count: int, relabel: Array) -> TransitionBatch:
         """Batches ``[n, count, ...]``, one for each of the indices ``[n]``; a share ``relabel`` has hindsight goals."""
-        contacts, contact_share = (self.contact_order, self.n_contacts), self.hyperparameters["contact"]
+        contacts = self.contact_order, self.n_contacts
+        shares = BatchShares(relabel, self.hyperparameters["swap_goals"], self.hyperparameters["contact"])
 
         def sample(index: Array) -> ReplayBatch:
             # a key from the index: a batch is the same however many are drawn at once
             own_key = jax.random.fold_in(key, index)
-            return sample_transitions(self.replay, contacts, own_key, count, relabel, contact_share, self.success)
+            return sample_transitions(self.replay, contacts, own_key, count, shares, self.success)
 
         batch = jax.vmap(sample)(indices)
         inputs = self.normalisers.network_inputs
@@ -125,28 +137,29 @@ def sample_transitions(
     contacts: tuple[Array, Array],
     key: Array,
     count: int,
-    relabel: Array,
-    contact_share: Array,
+    shares: BatchShares,
     success: float,
 ) -> ReplayBatch:
-    """Draw ``count`` transitions, a share ``contact_share`` of them from episodes that moved the object.
+    """Draw ``count`` transitions.
 
     ``contacts`` are the episodes, those that moved the object first, and the number of these.
     """
     order, n_contacts = contacts
-    keys = jax.random.split(key, 6)
+    keys = jax.random.split(key, 8)
     held = jnp.minimum(replay.added, replay.goal.shape[0])
     # Both choices are drawn for every transition, because shapes are fixed in a compiled program. The maximum keeps the
     # unused one in range before the first contact.
     episode = _random_below(keys[0], count, held)
-    with_contact = (jax.random.uniform(keys[1], (count,)) < contact_share) & (n_contacts > 0)
+    with_contact = (jax.random.uniform(keys[1], (count,)) < shares.contact) & (n_contacts > 0)
     episode = jnp.where(with_contact, order[_random_below(keys[5], count, jnp.maximum(n_contacts, 1))], episode)
     length = replay.length[episode]
     t = _random_below(keys[2], count, length)
     # from t + 1 to the end, the state just reached included: then the relabelled goal is achieved by this step
     later = t + 1 + _random_below(keys[3], count, length - t)
-    hindsight = jax.random.uniform(keys[4], (count,)) < relabel
+    hindsight = jax.random.uniform(keys[4], (count,)) < shares.relabel
     goal = jnp.where(hindsight[:, None], replay.achieved[episode, later], replay.goal[episode])
+    swapped = jax.random.uniform(keys[6], (count,)) < shares.swap_goals
+    goal = jnp.where(swapped[:, None], replay.goal[_random_below(keys[7], count, held)], goal)
     distance = jnp.linalg.norm(replay.achieved[episode, t + 1] - goal, axis=-1)
     return ReplayBatch(
         replay.observation[episode, t],

@@ -80,7 +80,7 @@ class Training:
         self._check_buffer()
         self.test_rounds = -(-first.eval_episodes // first.episodes)
         train_samplers, test_samplers = samplers[: len(configs)], samplers[len(configs) :]
-        self.goal_selector = GoalSelector(configs, train_samplers, test_samplers, self.steps_per_cycle, rule)
+        self.goal_selector = GoalSelector(configs, train_samplers, test_samplers, rule)
         train, test = ([bounding_box(sample) for sample in spaces] for spaces in (train_samplers, test_samplers))
         self.history = TrainingHistory(configs, train, test, table_box, self.sizes.success)
         self.hyperparameters = learner.per_run_hyperparameters(configs)
@@ -159,7 +159,8 @@ class Training:
     def run_one_cycle(self, workers: RolloutBackend, starts: Singles) -> Singles:
         """Choose goals for the starts ``[S, B, O]``, play and learn; returns the starts of the next cycle."""
         config, value_maps = self.configs[0], self.history.value_maps
-        goals, means = self.goal_selector.choose_goals(self.train_state, starts, self.cycle)
+        radii = self.history.next_radii()
+        goals, means = self.goal_selector.choose_goals(self.train_state, starts, self.cycle, radii)
         # before learning, so the map shows the values that have chosen these goals
         new_map = self._value_maps_on_grid(starts, self.map_points) if value_maps.is_map_due(self.cycle) else None
         rounds = self.test_rounds if self.cycle % config.eval_every == 0 else 0
@@ -189,7 +190,8 @@ class Training:
 
     def _run_final_test(self, workers: RolloutBackend) -> None:
         episodes = self.configs[0].episodes
-        goals, _ = self.goal_selector.choose_goals(self.train_state, workers.reset(self.cycle), self.cycle)
+        starts, radii = workers.reset(self.cycle), self.history.next_radii()
+        goals, _ = self.goal_selector.choose_goals(self.train_state, starts, self.cycle, radii)
         # 384 episodes calibrate `uncertainty`, or four usual tests. The share of episodes that it covers varies between
         # runs with a standard deviation of sqrt(0.9 * 0.1 / episodes): 3% after a usual test of 96, 1.5% after 384.
         rounds = max(self.test_rounds, min(4 * self.test_rounds, -(-384 // episodes)))

@@ -133,6 +133,12 @@ class TrainingHistory:
         # an episode that ended early counts in full: its slot in the cycle is taken until the horizon
         return cycle * self.configs[0].episodes * self.configs[0].horizon
 
+    def next_radii(self) -> list[float]:
+        """Return L of each run for the next cycle."""
+        last = self.rows[-len(self.configs) :] or [{}] * len(self.configs)
+        steps = self.steps_before_cycle(len(self.goals))
+        return [config.next_radius(steps, row) for config, row in zip(self.configs, last, strict=True)]
+
     def add_cycle(
         self,
         cycle: int,
@@ -182,7 +188,7 @@ class TrainingHistory:
         return {"success": float(near[..., -1].mean()), "success_any": float(near.any(-1).mean())}
 
     def learning_curve(self, run: int) -> list[dict[str, Any]]:
-        """Return the rows of the tests, each with means of the measurements since the previous test."""
+        """Return the rows of the tests, each with means of the measurements since the previous test, and the last L."""
         averaged = ("train_success", "inside_test", "on_table", "reachable", "distance", "error", "moved")
         points: list[dict[str, Any]] = []
         since: list[dict[str, Any]] = []
@@ -193,6 +199,8 @@ class TrainingHistory:
                     values = [r[name] for r in since if name in r]
                     if values:
                         point[name] = round(float(np.mean(values)), 4)
+                if since and "radius" in since[-1]:
+                    point["radius"] = since[-1]["radius"]
                 points.append(point)
                 since = []
             # `steps` of a row are those before its cycle, so its own measurements belong to the next point

@@ -172,7 +172,7 @@ def _describe_goal_rule(source: TrainingSource) -> tuple[str, ...]:
     if not _has_values(config) or not all("reachable" in point and "error" in point for point in points):
         return ()
     share, E = (statistics.fmean(point[name] for point in points) for name in ("reachable", "error"))
-    L = config.radius_after_steps(points[0]["steps"])
+    L = points[0]["radius"]
     return (
         f"Then the goal rule worked with L = {L:.3g} of {config.radius:.3g} steps: "
         f"{share:.0%} of its candidate goals had D ≤ L, and the chosen goals had E = {E:.2g} on average.",
@@ -227,7 +227,6 @@ def settings_panel(source: TrainingSource) -> PanelContent:
     values = source.record.configs[0].to_json() | {"method": source.record.data["method"]}
     notes = {
         "radius": "L: the goal rule prefers goals with D ≤ L, that is, at most this many steps away",
-        "radius_ramp": "steps in which L grows from a quarter of the radius to all of it",
     }
     return PanelContent(html=render_macro("shared.html", "settings", "Settings of the first run", values, notes))
 
@@ -315,14 +314,10 @@ def _binned_curve(name: str, bins: Sequence[Mapping[str, Any]], seed: int | None
 def _curves_over_steps(record: train_result.TrainingRecord, names: dict[str, str]) -> list[Curve]:
     """Return for each name the mean over runs and, if there are several runs, the curve of each."""
     lines = []
-    curves = [
-        [{**point, "radius": config.radius_after_steps(point["steps"])} for point in curve]
-        for config, curve in zip(record.configs, record.learning_curves, strict=True)
-    ]
     for key, name in names.items():
         runs = [
             ([point["steps"] for point in curve if key in point], [point[key] for point in curve if key in point])
-            for curve in curves
+            for curve in record.learning_curves
         ]
         if not all(x for x, _ in runs):
             continue
