@@ -5,7 +5,7 @@ Loop, goal rule, optimistic policies and stopping rule are those of the certifie
 are bounds on values only, no action gaps:
 
     D_g      from  V <- max(V, T_low V)
-    upper_g  from  Y <- min(Y, T_up Y),   for the policy that attains it       (:mod:`adagoal.planning.robust_sweeps`)
+    upper_g  from  Y <- min(Y, T_up Y),   for the policy that attains it       (:mod:`adagoal.planning.robust_bounds`)
     E_g      = upper_g - D_g    if D_g <= L; C = L + 1 + epsilon stands for upper_g while there is no policy
 
 The sets contain the true kernel at all times with probability 1 - delta, so lemmas 5 and 6 and the consequence of the
@@ -61,7 +61,7 @@ from adagoal.core.goal_space import GoalSpace
 from adagoal.core.transition_data import MAX_TRANSITIONS, TransitionCounts
 from adagoal.core.types import Actions, Bools, Floats, Longs
 from adagoal.planning.model_arrays import BLOCK_GOALS, GoalBlock, RobustModel
-from adagoal.planning.robust_sweeps import improve_robust_bounds
+from adagoal.planning.robust_bounds import improve_robust_bounds
 
 
 class IntervalEstimates(GoalTable):

@@ -47,7 +47,7 @@ class EmpiricalModel(NamedTuple):
 
 
 class RobustModel(NamedTuple):
-    """A set of distributions per pair (:mod:`adagoal.planning.robust_sweeps`)."""
+    """A set of distributions per pair (:mod:`adagoal.planning.robust_bounds`)."""
 
     successor: Ints  # [X, K]
     p: Floats  # [X, K] the centre: frequencies

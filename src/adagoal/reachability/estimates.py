@@ -31,7 +31,7 @@ from adagoal.core.goal_space import GoalSpace
 from adagoal.core.transition_data import TransitionCounts
 from adagoal.core.types import Actions, Bools, Floats, Longs
 from adagoal.planning.model_arrays import BLOCK_GOALS, EmpiricalModel, RobustModel
-from adagoal.reachability.horizon_bounds import HorizonGoals, bound_probabilities
+from adagoal.planning.robust_bounds import HorizonGoals, bound_probabilities
 
 # A rollout ends when the steps of the run have grown by this share, or a pair has been tried this many times as often.
 STEP_GROWTH, PAIR_GROWTH = 0.02, 2
