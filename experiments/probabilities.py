@@ -26,10 +26,9 @@ from adagoal.exact.audit import audit_probabilities, largest_probabilities, poli
 from adagoal.exact.solver import is_at_most
 from adagoal.loop import run_exploration
 from adagoal.planning.model_arrays import EmpiricalModel
-from adagoal.reachability.estimates import ReachProbabilities
-from adagoal.reachability.restarted_balls import RestartedBalls
 from adagoal.runs.exploration_session import build_result
 from adagoal.settings.exploration import ExplorationSettings
+from adagoal.tabular.reach_probabilities import ReachProbabilities, RestartedBalls
 from experiments.catalogue import CATALOGUE
 from experiments.coverage import BUDGET, CHUNK, COLUMNS, at_most, broken
 from experiments.coverage_worlds import case

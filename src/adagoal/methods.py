@@ -27,7 +27,7 @@ from adagoal.loop import run_exploration, run_self_directed
 
 if TYPE_CHECKING:
     from adagoal.baselines.self_directed import SelfDirectedMethod
-    from adagoal.reachability.estimates import KernelSets
+    from adagoal.tabular.reach_probabilities import KernelSets
 
 
 class ReachTarget(NamedTuple):
@@ -63,7 +63,7 @@ def build_certified(p: ExplorationProblem, branching: int | None = None) -> Plan
     _check_branching(p.env, branching)
     n_states = None if p.env.pair_bound is None else p.env.state_bound
     if p.reach is not None:
-        from adagoal.reachability.restarted_balls import RestartedBalls
+        from adagoal.tabular.reach_probabilities import RestartedBalls
 
         sizes, widest = (n_states, p.env.pair_bound, p.goal_space.goal_bound), branching or n_states or NO_LIMIT
         return _bound_probabilities("certified", p, lambda delta: RestartedBalls(p.counts, *sizes, delta, widest))
@@ -310,7 +310,7 @@ def _bound_probabilities(
     name: str, p: ExplorationProblem, make_sets: Callable[[float], KernelSets]
 ) -> PlanningEstimates:
     """Build estimates of reach probabilities; if the start is not certain, a share of delta covers the reset."""
-    from adagoal.reachability.estimates import ReachProbabilities
+    from adagoal.tabular.reach_probabilities import ReachProbabilities
 
     assert p.reach is not None
     share = 0.0 if p.env.start_is_certain else RESET_DELTA_SHARE

@@ -49,9 +49,9 @@ from adagoal.envs import storm_formats
 from adagoal.envs.simulator import ModelSimulator
 from adagoal.envs.storm_formats import ExplicitChoice, ExplicitState
 from adagoal.planning.model_arrays import EmpiricalModel
-from adagoal.reachability.estimates import ReachProbabilities
 from adagoal.runs.exploration_files import load_result
 from adagoal.runs.result import Result
+from adagoal.tabular.reach_probabilities import ReachProbabilities
 
 # Smallest lower end in the graph-preserving model. Model checkers treat 0 as "no edge", so it must be positive.
 MIN_GRAPH_PROBABILITY = 1e-9
