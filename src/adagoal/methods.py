@@ -134,20 +134,20 @@ def build_vtr(p: ExplorationProblem, horizon: int | None = None) -> PlanningEsti
 
 def build_vtr_pooled(p: ExplorationProblem) -> PlanningEstimates:
     """Linear mixtures, certified: one value-targeted regression for all goals."""
-    from adagoal.linear.region_learners import PooledLearner
+    from adagoal.linear.confidence_regions import PooledLearner
 
     return _build_mixture_bounds(p, PooledLearner)
 
 
 def build_likelihood(p: ExplorationProblem) -> PlanningEstimates:
     """Linear mixtures of probability kernels, certified: a likelihood set for the weights."""
-    from adagoal.linear.region_learners import LikelihoodLearner
+    from adagoal.linear.confidence_regions import LikelihoodLearner
 
     return _build_mixture_bounds(p, LikelihoodLearner)
 
 
 def _build_mixture_bounds(p: ExplorationProblem, learner: Any) -> PlanningEstimates:
-    from adagoal.linear.mixture_bounds import MixtureBounds
+    from adagoal.linear.mixture_estimates import MixtureBounds
 
     mixture = _require_mixture(learner.name, p.env)
     rest = p.L, p.epsilon, p.goal_space, p.env.add_void_reason
