@@ -10,8 +10,9 @@ have the same feature vectors. The smallest p-value, times four, is compared wit
 true mixture is rejected with a probability of at most about 0.001, as far as the chi-square law holds. The test can
 detect a misfit but cannot rule one out.
 
-*Bounds* (:class:`MixtureBounds`, for the methods ``vtr-pooled`` and ``likelihood``). A *learner* turns transitions into a :class:`~adagoal.planning.model_arrays.ThetaRegion` that contains theta* at all
-times with probability 1 - delta. The rest is as in the tabular case (docs/theory-linear.md has the proofs):
+*Bounds* (:class:`MixtureBounds`, for the methods ``vtr-pooled`` and ``likelihood``). A *learner* turns transitions into
+a :class:`~adagoal.planning.model_arrays.ThetaRegion` that contains theta* at all times with probability 1 - delta. The
+rest is as in the tabular case (docs/theory-linear.md has the proofs):
 
     D_g      from  V <- max(V, T_low V),   T_low V = min{ C, 1 + V(s0), min_a 1 + Low_sa(V) }
     upper_g  from  Y <- min(Y, T_up Y),    T_up Y  = min{ 1 + Y(s0), min_a 1 + Up_sa(Y) }
