@@ -15,11 +15,11 @@ import pytest
 import adagoal
 from adagoal.api import explore as api
 from adagoal.baselines import gosprl, self_directed
+from adagoal.baselines.disco import VALAE
 from adagoal.baselines.gosprl import Gosprl
 from adagoal.baselines.incremental import RoundBasedMethod
 from adagoal.baselines.lae import LAE, enough_episodes
 from adagoal.baselines.self_directed import solve_visgo
-from adagoal.baselines.valae import VALAE
 from adagoal.cli.main import run_command_line as command
 from adagoal.comparison import method_comparison
 from adagoal.core.errors import InputError

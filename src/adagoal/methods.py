@@ -191,7 +191,7 @@ METHODS = {
     "bayes": Method(build_bayes, needs_known_size=True),
     "ucbexplore": declare_baseline("ucbexplore", "UcbExplore"),
     "disco": declare_baseline("disco", "DisCo"),
-    "valae": declare_baseline("valae", "VALAE", needs_known_size=True),
+    "valae": declare_baseline("disco", "VALAE", needs_known_size=True),
     "lae": declare_baseline("lae", "LAE", needs_known_size=True),
     "gosprl": declare_baseline("gosprl", "Gosprl", needs_known_size=True),
     "bpi-ucbvi": Method(build_bpi_ucbvi, needs_known_size=True),
