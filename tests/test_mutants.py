@@ -42,7 +42,7 @@ class Mutant(NamedTuple):
 
 SETS, OPERATORS, SWEEPS = "certified/confidence_sets.py", "core/operators.py", "certified/sweeps.py"
 GAPS, HOPS, DETOURS = "certified/gaps.py", "certified/deterministic.py", "certified/triangle.py"
-RESET = "certified/reset.py"
+RESET = "certified/uncertain_reset.py"
 EXAMPLE = "test_bounds.py::test_worked_example_of_the_theory_page"
 SHARES = "test_certified.py::test_the_events_share_delta"
 DISCOVERED = "test_discovery.py::test_the_shares_of_all_pairs_sum_to_delta"

@@ -14,7 +14,7 @@ from adagoal import methods
 from adagoal.api import explore as api
 from adagoal.api.env_check import check_env
 from adagoal.certified.explorer import CertifiedExplorer
-from adagoal.certified.reset import RESET_DELTA_SHARE, UncertainReset
+from adagoal.certified.uncertain_reset import RESET_DELTA_SHARE, UncertainReset
 from adagoal.core.errors import InputError
 from adagoal.core.exploration_run import ExplorationRun
 from adagoal.core.goal_space import GoalSpace

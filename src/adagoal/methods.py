@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from adagoal.certified.explorer import CertifiedExplorer
-from adagoal.certified.reset import RESET_DELTA_SHARE, ExactResetEstimates, UncertainReset
+from adagoal.certified.uncertain_reset import RESET_DELTA_SHARE, ExactResetEstimates, UncertainReset
 from adagoal.core import user_code
 from adagoal.core.argument_checks import suggest_name
 from adagoal.core.environment import NO_LIMIT, TabularEnv

@@ -19,7 +19,7 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 from adagoal import goal_rules, methods
-from adagoal.certified.reset import ExactResetEstimates
+from adagoal.certified.uncertain_reset import ExactResetEstimates
 from adagoal.core.argument_checks import check_arguments, check_folder_path
 from adagoal.core.environment import RolloutOutcome
 from adagoal.core.errors import OBJECT_ENV_PREFIX, InputError, Status, to_single_line

@@ -38,7 +38,7 @@ import numpy as np
 from adagoal.api import explore as api
 from adagoal.certified.confidence_sets import ConfidenceSets, conditional_intervals
 from adagoal.certified.explorer import CertifiedExplorer
-from adagoal.certified.reset import UncertainReset
+from adagoal.certified.uncertain_reset import UncertainReset
 from adagoal.core.argument_checks import check_folder_path
 from adagoal.core.environment import TabularEnv
 from adagoal.core.errors import InputError
