@@ -21,9 +21,9 @@ from adagoal.core.linear_mixture import LinearMixture
 from adagoal.core.operators import VECTOR_MATH_OPTIONS, LocalLowerBounds, backup_state
 from adagoal.core.transition_data import TransitionCounts, count_transition
 from adagoal.core.types import GridLayout, Longs, ObservedStates
-from adagoal.envs.assumption_tests import MarkovTests
 from adagoal.envs.env_backends import ActionMask
 from adagoal.envs.episode_loop import NEW_STATE, NO_EVENT, REPLAN_DUE, STEP_FAILED
+from adagoal.envs.markov_tests import MarkovTests
 from adagoal.envs.observation_keys import StateKey
 from adagoal.parallel.worker_process import WorkerKilled
 

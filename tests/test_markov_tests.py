@@ -11,8 +11,8 @@ from adagoal.api import explore as api
 from adagoal.core.environment import ExplorationPlan
 from adagoal.core.transition_data import TransitionCounts
 from adagoal.envs import toy_models
-from adagoal.envs.assumption_tests import MarkovTests
 from adagoal.envs.gym_adapter import GymAdapter
+from adagoal.envs.markov_tests import MarkovTests
 from model_env import Ageing, Aliased, Drifting, LeakyReset, ModelEnv, NoReset, Reseeded
 
 
