@@ -88,7 +88,7 @@ def test_findings_reach_the_result() -> None:
 
 
 def wealth_by_definition(moves: NDArray[np.int64], landed: NDArray[np.int64]) -> dict[tuple[int, bool], float]:
-    """Return the wealth of the first test in the docstring of assumption_tests, sample by sample."""
+    """Return the wealth of the first test in the docstring of markov_tests, sample by sample."""
     samples: dict[tuple[int, bool], list[tuple[int, int]]] = {}
     before, first = 0, True
     for move, state in zip(moves.tolist(), landed.tolist(), strict=True):

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from adagoal.envs.model import Model
     from adagoal.envs.state_machine import machine
     from adagoal.report.show import Page, plot, show
-    from adagoal.runs.exploration_files import load
+    from adagoal.runs.load_result import load
     from adagoal.runs.result import Certificate, Result
 
 __version__ = "0.2.0.dev0"
@@ -78,7 +78,7 @@ _MODULE_OF_NAME = {
         "envs.model": ["Model"],
         "envs.state_machine": ["machine"],
         "report.show": ["Page", "plot", "show"],
-        "runs.exploration_files": ["load"],
+        "runs.load_result": ["load"],
         "runs.result": ["Certificate", "Result"],
     }.items()
     for name in names

@@ -32,7 +32,8 @@ from adagoal.envs.recorded_transitions import EVENT_START
 from adagoal.envs.simulator import ModelSimulator
 from adagoal.exact.audit import Audit, audit_policies, audit_probabilities
 from adagoal.parallel.worker_process import exit_if_reimported
-from adagoal.runs.exploration_files import (
+from adagoal.runs.exploration_session import ExplorationSession
+from adagoal.runs.load_result import (
     RUN_CHECKPOINT_SCHEMA,
     load_result,
     read_result_files,
@@ -41,7 +42,6 @@ from adagoal.runs.exploration_files import (
     require_exploration,
     settings_from_json,
 )
-from adagoal.runs.exploration_session import ExplorationSession
 from adagoal.runs.progress_display import ExplorationProgress, observe_with_display
 from adagoal.runs.result import Result, find_model_states, numbers_states_as_met
 from adagoal.runs.run_folder import (

@@ -49,7 +49,7 @@ from adagoal.envs import storm_formats
 from adagoal.envs.simulator import ModelSimulator
 from adagoal.envs.storm_formats import ExplicitChoice, ExplicitState
 from adagoal.planning.model_arrays import EmpiricalModel
-from adagoal.runs.exploration_files import load_result
+from adagoal.runs.load_result import load_result
 from adagoal.runs.result import Result
 from adagoal.tabular.reach_probabilities import ReachProbabilities
 

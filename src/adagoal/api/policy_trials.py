@@ -27,7 +27,7 @@ from adagoal.core.random_streams import StreamPurpose, random_stream
 from adagoal.core.transition_data import TransitionCounts
 from adagoal.core.types import Actions, Floats
 from adagoal.envs import registry
-from adagoal.runs.exploration_files import load_result
+from adagoal.runs.load_result import load_result
 from adagoal.runs.result import Certificate, Result, numbers_states_as_met
 
 FALSE_CONTRADICTION_PROBABILITY = 0.01  # that a true certificate is contradicted, all goals together

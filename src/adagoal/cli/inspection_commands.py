@@ -40,7 +40,7 @@ def show(folder: Path, top: int, open_page: bool) -> None:
     if is_training_folder(folder):
         _show_training(folder)
     else:
-        from adagoal.runs.exploration_files import load_result
+        from adagoal.runs.load_result import load_result
 
         result = load_result(folder)
         echo_headline(result)

@@ -168,7 +168,7 @@ def audit(folder: Path, env: str | None, trust: bool, table: bool, as_json: bool
     Exit code 0: both hold, and so does every certificate; 1: something fails; 2: no exact model is known.
     """
     from adagoal.api import explore as api
-    from adagoal.runs.exploration_files import load_result
+    from adagoal.runs.load_result import load_result
 
     result = load_result(folder)
     if not result.status.finished:
@@ -218,7 +218,7 @@ def play(folder: Path, as_json: bool, **given: Any) -> None:
     from rich.text import Text
 
     from adagoal.api.policy_trials import play as play_policies
-    from adagoal.runs.exploration_files import load_result
+    from adagoal.runs.load_result import load_result
 
     result = load_result(folder)
     with stdout_to_stderr():
@@ -254,7 +254,7 @@ def report(folder: Path, png: bool) -> None:
         click.echo(write_training_report(folder, png=png))
         return
     from adagoal.report import write_report
-    from adagoal.runs.exploration_files import load_result
+    from adagoal.runs.load_result import load_result
 
     with stdout_to_stderr():
         page = write_report(load_result(folder), folder, png=png)

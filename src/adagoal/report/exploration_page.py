@@ -39,8 +39,8 @@ from adagoal.report.html_page import (
 )
 from adagoal.report.live_server import ReportSource
 from adagoal.runs import run_folder
-from adagoal.runs.exploration_files import load_result, require_exploration
 from adagoal.runs.job import request_stop
+from adagoal.runs.load_result import load_result, require_exploration
 from adagoal.runs.result import Result
 from adagoal.runs.result_text import NO_GUARANTEE_TEXT, estimate_steps_left, make_headline, resume_command
 from adagoal.runs.run_folder import RunKind, SavedRun

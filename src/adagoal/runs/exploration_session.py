@@ -32,8 +32,8 @@ from adagoal.core.random_streams import restore_rng_state
 from adagoal.core.transition_data import TransitionCounts, TransitionLog
 from adagoal.envs import model_sources
 from adagoal.goal_rules import GoalRule
-from adagoal.runs.exploration_files import RUN_HISTORY_SCHEMA
 from adagoal.runs.job import JobMonitor, SaveFiles, run_job
+from adagoal.runs.load_result import RUN_HISTORY_SCHEMA
 from adagoal.runs.result import Certificate, Result, StateMetadata, find_contradicted_goals
 from adagoal.runs.run_folder import RunFolder
 from adagoal.settings import goal_spec

@@ -1,6 +1,6 @@
 """Result of an exploration: goals, certificates, policies, status, history, and names and cells of its states.
 
-:mod:`adagoal.runs.exploration_files` reads it from a folder.
+:mod:`adagoal.runs.load_result` reads it from a folder.
 """
 
 from __future__ import annotations
@@ -556,7 +556,7 @@ class Result:
         if self.folder is None:
             raise InputError("this result has no folder; explore with out=..., or load it from one", "run")
         # Imported here, because that module reads results.
-        from adagoal.runs.exploration_files import RESULT_SCHEMA
+        from adagoal.runs.load_result import RESULT_SCHEMA
 
         saved = read_saved_run(self.folder, lambda saved: saved.result_files().load_json("result.json", RESULT_SCHEMA))
         if saved != json.loads(json.dumps(self.to_dict())):
@@ -616,7 +616,7 @@ class Result:
         >>> result.save("runs/grid").name
         'grid'
         """
-        from adagoal.runs.exploration_files import refuse_different_run
+        from adagoal.runs.load_result import refuse_different_run
 
         folder = check_folder_path("path", path)
         with open_locked_folder(folder, RunKind.EXPLORATION) as held:
