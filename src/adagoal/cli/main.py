@@ -119,7 +119,7 @@ COMMANDS = {
     "show": ("inspection_commands", "Show the goals of a run as bars in the terminal."),
     "watch": ("inspection_commands", "Serve a live report of a run for the browser."),
     "export": ("inspection_commands", "Export certificates as CSV, or models for model checkers."),
-    "compare": ("compare_command", "Compare methods and goal rules over several seeds."),
+    "compare": ("run_commands", "Compare methods and goal rules over several seeds."),
     "train": ("training_commands", "Train a goal-conditioned policy with adaptive goals."),
     "evaluate": ("training_commands", "Test a trained policy: how often it succeeds, and where it fails."),
     "certify": ("certify_command", "Certify where a policy succeeds."),
