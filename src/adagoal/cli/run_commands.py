@@ -148,7 +148,7 @@ def resume(folder: Path, budget: int | None, as_json: bool, quiet: bool, **given
     with stdout_to_stderr(), display as progress:
         result: Any = resume_run(folder, budget, observe=progress, **given)
     if is_training:
-        from adagoal.cli.training_commands import report_training
+        from adagoal.cli.policy_commands import report_training
 
         report_training(result, folder, as_json)
     else:
@@ -205,7 +205,7 @@ def play(folder: Path, as_json: bool, **given: Any) -> None:
     runs this is adagoal evaluate.
     """
     if is_training_folder(folder):
-        from adagoal.cli.training_commands import evaluate
+        from adagoal.cli.policy_commands import evaluate
 
         for name in ("goals", "step_timeout"):
             if given.pop(name):
