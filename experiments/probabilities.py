@@ -18,6 +18,7 @@ from adagoal.comparison.method_scores import RunOutcome
 from adagoal.core.errors import Status
 from adagoal.core.exploration_run import ExplorationRun
 from adagoal.core.goal_space import GoalSpace
+from adagoal.core.run_settings import ExplorationSettings
 from adagoal.core.transition_data import TransitionCounts
 from adagoal.core.types import Bools
 from adagoal.envs.model import TabularMDP
@@ -27,7 +28,6 @@ from adagoal.exact.solver import is_at_most
 from adagoal.loop import run_exploration
 from adagoal.planning.model_arrays import EmpiricalModel
 from adagoal.runs.exploration_session import build_result
-from adagoal.settings.exploration import ExplorationSettings
 from adagoal.tabular.reach_probabilities import ReachProbabilities, RestartedBalls
 from experiments.catalogue import CATALOGUE
 from experiments.coverage import BUDGET, CHUNK, COLUMNS, at_most, broken

@@ -8,7 +8,7 @@ from pathlib import Path
 
 SOURCE = Path(__file__).parents[1] / "src" / "adagoal"
 LAYERS = (
-    *("core", "settings", "parallel", "envs", "planning", "exact", "certified", "tabular", "linear"),
+    *("core", "parallel", "envs", "planning", "exact", "certified", "tabular", "linear"),
     *("baselines", "certification", "deep", "loop", "methods", "runs", "api", "sb3", "report", "comparison", "cli"),
 )
 """From bottom to top: a package imports only from packages before it."""

@@ -30,13 +30,13 @@ from adagoal.core.argument_checks import (
 )
 from adagoal.core.errors import InputError
 from adagoal.core.file_io import read_json, report_read_errors, write_json
+from adagoal.core.run_settings import ClaimSettings, TrainingOptions
 from adagoal.core.user_code import call_observer
 from adagoal.deep import require_deep_extra
 from adagoal.deep.goal_envs import EnvSource, find_goal_setter, make_goal_env, register_robotics_envs
 from adagoal.deep.policy import GoalPolicy
 from adagoal.envs.registry import make_gym_env
 from adagoal.runs.job import stop_on_signals
-from adagoal.settings.training import ClaimSettings, TrainingOptions
 
 if TYPE_CHECKING:
     from adagoal.runs.train_result import TrainResult

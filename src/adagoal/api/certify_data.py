@@ -24,7 +24,9 @@ from adagoal.core.argument_checks import check_arguments, check_folder_path
 from adagoal.core.environment import RolloutOutcome
 from adagoal.core.errors import OBJECT_ENV_PREFIX, InputError, Status, to_single_line
 from adagoal.core.exploration_run import ExplorationRun, PlanningEstimates, SupportsFinalize, record_rollout
+from adagoal.core.goal_spec import GoalsArgument, parse_goals
 from adagoal.core.random_streams import StreamPurpose, random_stream
+from adagoal.core.run_settings import ExplorationSettings
 from adagoal.core.transition_data import TransitionCounts
 from adagoal.core.types import Bools, Longs
 from adagoal.envs.gym_adapter import GymAdapter
@@ -33,8 +35,6 @@ from adagoal.envs.recorded_transitions import RecordedTransitions, read_transiti
 from adagoal.envs.simulator import ModelSimulator
 from adagoal.runs.exploration_session import ExplorationSession
 from adagoal.runs.result import Result
-from adagoal.settings.exploration import ExplorationSettings
-from adagoal.settings.goal_spec import GoalsArgument, parse_goals
 
 DATA_WARNING = "recorded transitions, and the certificates assume that none was left out because of its outcome"
 

@@ -21,6 +21,9 @@ from adagoal.core.environment import TabularEnv
 from adagoal.core.errors import OBJECT_ENV_PREFIX, InputError, RunWarning
 from adagoal.core.exploration_run import RunObserver
 from adagoal.core.goal_space import StoredLabeler
+from adagoal.core.goal_spec import GoalsArgument as Goals
+from adagoal.core.goal_spec import avoided_states, parse_avoid, parse_goals, resolve_goals_on_resume
+from adagoal.core.run_settings import ExecutionOptions, ExplorationSettings
 from adagoal.core.tabular_policy import Policy
 from adagoal.core.types import Longs
 from adagoal.core.user_code import is_file_spec
@@ -54,9 +57,6 @@ from adagoal.runs.run_folder import (
     read_saved_run,
     require_run_folder,
 )
-from adagoal.settings.exploration import ExecutionOptions, ExplorationSettings
-from adagoal.settings.goal_spec import GoalsArgument as Goals
-from adagoal.settings.goal_spec import avoided_states, parse_avoid, parse_goals, resolve_goals_on_resume
 
 if TYPE_CHECKING:
     from adagoal.deep.rollouts import RolloutFactory

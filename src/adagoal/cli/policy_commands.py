@@ -16,10 +16,9 @@ from adagoal.cli.options import echo_wrapped, setting_options, skip_drawing_on_i
 from adagoal.core.argument_checks import declared_settings
 from adagoal.core.errors import InputError
 from adagoal.core.file_io import write_json
+from adagoal.core.run_settings import ClaimSettings, ExecutionOptions, TrainingOptions
 from adagoal.core.user_code import is_file_spec, load_from_file, stdout_to_stderr
 from adagoal.deep.config import AUTO_RECIPE, RECIPES, Config, describe_auto_recipe, resolve_recipe
-from adagoal.settings.exploration import ExecutionOptions
-from adagoal.settings.training import ClaimSettings, TrainingOptions
 
 if TYPE_CHECKING:
     from adagoal.certification.certificate import Certification

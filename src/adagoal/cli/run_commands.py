@@ -23,10 +23,9 @@ from adagoal.cli.options import (
 from adagoal.core import errors
 from adagoal.core.argument_checks import declared_settings, parse_key_value
 from adagoal.core.errors import InputError
+from adagoal.core.run_settings import ComparisonOptions, ExecutionOptions, ExplorationSettings, TrainingOptions
 from adagoal.core.user_code import stdout_to_stderr
 from adagoal.runs.run_folder import is_training_folder
-from adagoal.settings.exploration import ComparisonOptions, ExecutionOptions, ExplorationSettings
-from adagoal.settings.training import TrainingOptions
 
 if TYPE_CHECKING:
     from adagoal.runs.progress_display import CostEstimate

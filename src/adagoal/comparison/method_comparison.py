@@ -33,6 +33,9 @@ from adagoal.core.argument_checks import (
 from adagoal.core.errors import InputError, Status, UnfinishedError
 from adagoal.core.exploration_run import ExplorationRun
 from adagoal.core.file_io import folder_lock, read_json, remove_partial_files, write_json, write_text
+from adagoal.core.goal_spec import GoalsArgument as Goals
+from adagoal.core.goal_spec import build_goal_space, parse_goals, to_goals_argument
+from adagoal.core.run_settings import ComparisonOptions, ExecutionOptions, ExplorationSettings
 from adagoal.core.tabular_policy import renumber_policies
 from adagoal.envs import registry
 from adagoal.envs.model import TabularMDP
@@ -43,9 +46,6 @@ from adagoal.report.live_server import ReportSource
 from adagoal.runs.exploration_session import ExplorationSession
 from adagoal.runs.progress_display import Progress, ProgressDisplay, in_notebook
 from adagoal.runs.result import Result, find_model_states, numbers_states_as_met
-from adagoal.settings.exploration import ComparisonOptions, ExecutionOptions, ExplorationSettings
-from adagoal.settings.goal_spec import GoalsArgument as Goals
-from adagoal.settings.goal_spec import build_goal_space, parse_goals, to_goals_argument
 
 
 def settings_by_env(

@@ -25,13 +25,13 @@ from adagoal.core.errors import InputError, Status, to_single_line
 from adagoal.core.file_io import FileContents, arrays_content, json_content
 from adagoal.core.goal_space import membership_mask
 from adagoal.core.installation import install_command
+from adagoal.core.run_settings import ExplorationSettings
 from adagoal.core.tabular_policy import Policy
 from adagoal.core.types import CallTexts, GridLayout, Longs
 from adagoal.envs import model_sources, observation_keys
 from adagoal.envs.model import TabularMDP
 from adagoal.runs.result_text import Measure, measure_of, most_likely_path, result_to_html, write_script
 from adagoal.runs.run_folder import MANIFEST_FORMAT, RunKind, open_locked_folder, read_saved_run
-from adagoal.settings.exploration import ExplorationSettings
 
 if TYPE_CHECKING:
     from adagoal.exact.audit import Audit

@@ -34,9 +34,9 @@ from adagoal.core.goal_space import (
     ValueLabeler,
     make_entry_selector,
 )
+from adagoal.core.run_settings import ExplorationSettings
 from adagoal.core.types import TERMINAL_SUFFIX, Bools, Longs
 from adagoal.core.user_code import is_file_spec, load_from_file
-from adagoal.settings.exploration import ExplorationSettings
 
 # A function of observations, named predicates, or the goals that a checkpoint stores.
 GoalCode = Callable[[Any], Any] | Mapping[str, Any] | StoredLabeler
