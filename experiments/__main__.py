@@ -21,9 +21,9 @@ from adagoal import parallel
 from adagoal.cli import main as cli
 from adagoal.cli import options
 from adagoal.cli.options import setting_options
-from adagoal.core.argument_checks import declared_settings
 from adagoal.core.errors import ExitCode
 from adagoal.core.run_settings import ComparisonOptions, ExecutionOptions
+from adagoal.core.validation import declared_settings
 from experiments.catalogue import CATALOGUE, ExperimentInfo
 
 RESUME_HELP = "Finished runs are saved as files in the folder; after Ctrl-C, the same command continues."

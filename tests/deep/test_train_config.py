@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 from adagoal.cli.policy_commands import train
-from adagoal.core.argument_checks import declared_settings
 from adagoal.core.errors import InputError
+from adagoal.core.validation import declared_settings
 from adagoal.deep.config import RECIPES, Config, check_shared_program
 
 

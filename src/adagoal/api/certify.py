@@ -21,17 +21,17 @@ from adagoal.certification.criteria import make_criterion
 from adagoal.certification.episodes import EpisodePlayer, EpisodeTask, PairPlayer, open_players
 from adagoal.certification.policies import find_policy, fingerprint_function
 from adagoal.certification.value_spaces import CellTree, ValueSampler, ValueSpace, make_value_space
-from adagoal.core.argument_checks import (
+from adagoal.core.errors import InputError
+from adagoal.core.file_io import read_json, report_read_errors, write_json
+from adagoal.core.run_settings import ClaimSettings, TrainingOptions
+from adagoal.core.user_code import call_observer
+from adagoal.core.validation import (
     check_arguments,
     check_folder_path,
     check_integer,
     document_settings,
     refuse_unknown_arguments,
 )
-from adagoal.core.errors import InputError
-from adagoal.core.file_io import read_json, report_read_errors, write_json
-from adagoal.core.run_settings import ClaimSettings, TrainingOptions
-from adagoal.core.user_code import call_observer
 from adagoal.deep import require_deep_extra
 from adagoal.deep.goal_envs import EnvSource, find_goal_setter, make_goal_env, register_robotics_envs
 from adagoal.deep.policy import GoalPolicy

@@ -16,7 +16,6 @@ from numpy.typing import ArrayLike, NDArray
 from adagoal import goal_rules, parallel
 from adagoal.api.certify_data import DATA_WARNING, begin_with_data
 from adagoal.core import transition_data
-from adagoal.core.argument_checks import check_arguments, check_folder_path, document_settings, refuse_unknown_arguments
 from adagoal.core.environment import TabularEnv
 from adagoal.core.errors import OBJECT_ENV_PREFIX, InputError, RunWarning
 from adagoal.core.exploration_run import RunObserver
@@ -27,6 +26,7 @@ from adagoal.core.run_settings import ExecutionOptions, ExplorationSettings
 from adagoal.core.tabular_policy import Policy
 from adagoal.core.types import Longs
 from adagoal.core.user_code import is_file_spec
+from adagoal.core.validation import check_arguments, check_folder_path, document_settings, refuse_unknown_arguments
 from adagoal.envs import model_sources, registry
 from adagoal.envs.gym_adapter import GymAdapter, StartSeed
 from adagoal.envs.model import TabularMDP

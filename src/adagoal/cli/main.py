@@ -64,7 +64,7 @@ class LazyGroup(OrderedGroup):
         """Return the called command; suggest the most similar one if its name is unknown."""
         # a word with a dash is an unknown option, which click reports better; a shell that completes wants no message
         if not ctx.resilient_parsing and args[0] not in self.lazy and not args[0].startswith("-"):
-            from adagoal.core.argument_checks import suggest_name
+            from adagoal.core.validation import suggest_name
 
             hint = suggest_name(args[0], self.lazy, f"{ctx.command_path} --help lists the commands")
             raise InputError(f"unknown command {args[0]!r}{hint}")

@@ -23,9 +23,9 @@ from click.shell_completion import CompletionItem
 
 from adagoal.cli import completion
 from adagoal.core import compiled_code
-from adagoal.core.argument_checks import SettingInfo, check_value, declared_settings, parse_key_value
 from adagoal.core.errors import InputError, Status
 from adagoal.core.user_code import is_file_spec
+from adagoal.core.validation import SettingInfo, check_value, declared_settings, parse_key_value
 from adagoal.runs.run_folder import require_run_folder
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]

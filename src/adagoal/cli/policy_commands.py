@@ -13,11 +13,11 @@ import click
 
 from adagoal.cli import options
 from adagoal.cli.options import echo_wrapped, setting_options, skip_drawing_on_interrupt
-from adagoal.core.argument_checks import declared_settings
 from adagoal.core.errors import InputError
 from adagoal.core.file_io import write_json
 from adagoal.core.run_settings import ClaimSettings, ExecutionOptions, TrainingOptions
 from adagoal.core.user_code import is_file_spec, load_from_file, stdout_to_stderr
+from adagoal.core.validation import declared_settings
 from adagoal.deep.config import AUTO_RECIPE, RECIPES, Config, describe_auto_recipe, resolve_recipe
 
 if TYPE_CHECKING:

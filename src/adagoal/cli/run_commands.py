@@ -21,10 +21,10 @@ from adagoal.cli.options import (
     skip_drawing_on_interrupt,
 )
 from adagoal.core import errors
-from adagoal.core.argument_checks import declared_settings, parse_key_value
 from adagoal.core.errors import InputError
 from adagoal.core.run_settings import ComparisonOptions, ExecutionOptions, ExplorationSettings, TrainingOptions
 from adagoal.core.user_code import stdout_to_stderr
+from adagoal.core.validation import declared_settings, parse_key_value
 from adagoal.runs.run_folder import is_training_folder
 
 if TYPE_CHECKING:

@@ -23,13 +23,6 @@ from typing import Any
 from adagoal import goal_rules, methods, parallel
 from adagoal.api.explore import audit, explore
 from adagoal.comparison.method_scores import AnytimeAuditor, Comparison, RunOutcome, make_error_plots
-from adagoal.core.argument_checks import (
-    check_arguments,
-    check_folder_path,
-    document_settings,
-    parse_key_value,
-    refuse_unknown_arguments,
-)
 from adagoal.core.errors import InputError, Status, UnfinishedError
 from adagoal.core.exploration_run import ExplorationRun
 from adagoal.core.file_io import folder_lock, read_json, remove_partial_files, write_json, write_text
@@ -37,6 +30,13 @@ from adagoal.core.goal_spec import GoalsArgument as Goals
 from adagoal.core.goal_spec import build_goal_space, parse_goals, to_goals_argument
 from adagoal.core.run_settings import ComparisonOptions, ExecutionOptions, ExplorationSettings
 from adagoal.core.tabular_policy import renumber_policies
+from adagoal.core.validation import (
+    check_arguments,
+    check_folder_path,
+    document_settings,
+    parse_key_value,
+    refuse_unknown_arguments,
+)
 from adagoal.envs import registry
 from adagoal.envs.model import TabularMDP
 from adagoal.envs.simulator import ModelSimulator

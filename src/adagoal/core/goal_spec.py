@@ -22,7 +22,6 @@ from typing import Any, NamedTuple, cast
 
 import numpy as np
 
-from adagoal.core.argument_checks import format_given_value, to_python_scalar
 from adagoal.core.environment import TabularEnv
 from adagoal.core.errors import InputError
 from adagoal.core.goal_space import (
@@ -37,6 +36,7 @@ from adagoal.core.goal_space import (
 from adagoal.core.run_settings import ExplorationSettings
 from adagoal.core.types import TERMINAL_SUFFIX, Bools, Longs
 from adagoal.core.user_code import is_file_spec, load_from_file
+from adagoal.core.validation import format_given_value, to_python_scalar
 
 # A function of observations, named predicates, or the goals that a checkpoint stores.
 GoalCode = Callable[[Any], Any] | Mapping[str, Any] | StoredLabeler

@@ -20,9 +20,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from adagoal.core.argument_checks import check_integer, check_number
 from adagoal.core.errors import InputError
 from adagoal.core.types import Bools, Floats, Ints, Longs
+from adagoal.core.validation import check_integer, check_number
 
 if TYPE_CHECKING:  # functions import SciPy: it takes a tenth of a second, and many commands never need it
     from scipy import sparse

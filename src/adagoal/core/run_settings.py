@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from adagoal.core.argument_checks import check_field_values, check_number, setting_field
 from adagoal.core.errors import InputError
+from adagoal.core.validation import check_field_values, check_number, setting_field
 
 # Steps of a run without a budget, and the largest budget. Half of what int64 holds, so sums do not overflow.
 UNLIMITED_BUDGET = 2**62

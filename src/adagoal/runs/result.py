@@ -19,7 +19,6 @@ from numpy.typing import NDArray
 # The methods of a result call public functions of higher layers, which the package imports when they are called. Runs
 # themselves depend on nothing above them.
 import adagoal
-from adagoal.core.argument_checks import check_folder_path, resolve_number
 from adagoal.core.environment import TabularEnv
 from adagoal.core.errors import InputError, Status, to_single_line
 from adagoal.core.file_io import FileContents, arrays_content, json_content
@@ -28,6 +27,7 @@ from adagoal.core.installation import install_command
 from adagoal.core.run_settings import ExplorationSettings
 from adagoal.core.tabular_policy import Policy
 from adagoal.core.types import CallTexts, GridLayout, Longs
+from adagoal.core.validation import check_folder_path, resolve_number
 from adagoal.envs import model_sources, observation_keys
 from adagoal.envs.model import TabularMDP
 from adagoal.runs.result_text import Measure, measure_of, most_likely_path, result_to_html, write_script

@@ -1,4 +1,4 @@
-"""Settings as dataclass fields, their JSON schemas and docstrings, and checks whose errors name argument and range.
+"""Validation of arguments: settings as dataclass fields, their schemas and docstrings, and checks with one-line errors.
 
 A setting is declared once, as a field of a dataclass with its type, default, help text and range::
 
