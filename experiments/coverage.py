@@ -38,8 +38,8 @@ from adagoal.envs.simulator import ModelSimulator
 from adagoal.exact import solver
 from adagoal.exact.audit import audit_policies
 from adagoal.loop import run_exploration
-from adagoal.report.curve_page import Curve, CurvePlot
 from adagoal.report.figures import COLOUR_BLIND_PALETTE, GUIDE_COLOUR
+from adagoal.report.html_page import Curve, CurvePlot
 from experiments import exact_policies
 from experiments.arena import GOAL_RULES
 from experiments.catalogue import CATALOGUE

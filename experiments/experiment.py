@@ -23,12 +23,12 @@ from adagoal.comparison.method_comparison import RunsProgress
 from adagoal.comparison.method_scores import RunOutcome
 from adagoal.core.file_io import folder_lock, remove_partial_files, write_json, write_text
 from adagoal.parallel import Engine, TaskResources
-from adagoal.report.curve_page import curve_page
+from adagoal.report.html_page import curve_page
 
 if TYPE_CHECKING:  # worker processes import this module, and need none of these
     from matplotlib.figure import Figure
 
-    from adagoal.report.curve_page import CurvePlot
+    from adagoal.report.html_page import CurvePlot
 
 ExperimentOptions = SimpleNamespace
 """Options of a call: ``out`` (a folder), ``quiet``, ``seeds`` (a range) and the experiment's own options."""

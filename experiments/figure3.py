@@ -29,7 +29,7 @@ from adagoal.core.types import Floats, Longs
 from adagoal.envs import toy_models
 from adagoal.envs.simulator import ModelSimulator
 from adagoal.exact import solver
-from adagoal.report.curve_page import Curve, CurvePlot, curves_by_seed
+from adagoal.report.html_page import Curve, CurvePlot, curves_by_seed
 from adagoal.runs.result import StateMetadata
 from experiments.catalogue import CATALOGUE
 from experiments.experiment import Experiment, ExperimentOptions, ExperimentReport

@@ -40,8 +40,7 @@ from adagoal.core.validation import (
 from adagoal.envs import registry
 from adagoal.envs.model import TabularMDP
 from adagoal.envs.simulator import ModelSimulator
-from adagoal.report.curve_page import curve_page
-from adagoal.report.html_page import ReportPage
+from adagoal.report.html_page import ReportPage, curve_page
 from adagoal.report.live_server import ReportSource
 from adagoal.runs.exploration_session import ExplorationSession
 from adagoal.runs.progress_display import Progress, ProgressDisplay, in_notebook

@@ -25,7 +25,7 @@ from adagoal.envs.model import TabularMDP
 from adagoal.envs.simulator import ModelSimulator
 from adagoal.exact import solver
 from adagoal.exact.solver import GoalStates
-from adagoal.report.curve_page import Curve, CurvePlot, curves_by_seed
+from adagoal.report.html_page import Curve, CurvePlot, curves_by_seed
 from adagoal.report.show import plot_curves
 from adagoal.runs.result import to_data_frame
 
