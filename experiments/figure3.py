@@ -24,8 +24,8 @@ from matplotlib.image import AxesImage
 from adagoal.api.explore import explore
 from adagoal.comparison.method_comparison import run_uninterrupted
 from adagoal.comparison.method_scores import RunOutcome
+from adagoal.core.array_types import Floats, Longs
 from adagoal.core.exploration_run import ExplorationRun
-from adagoal.core.types import Floats, Longs
 from adagoal.envs import toy_models
 from adagoal.envs.simulator import ModelSimulator
 from adagoal.exact import solver

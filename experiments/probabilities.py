@@ -15,12 +15,12 @@ import numpy as np
 
 from adagoal import goal_rules
 from adagoal.comparison.method_scores import RunOutcome
+from adagoal.core.array_types import Bools
 from adagoal.core.errors import Status
 from adagoal.core.exploration_run import ExplorationRun
 from adagoal.core.goal_space import GoalSpace
 from adagoal.core.run_settings import ExplorationSettings
 from adagoal.core.transition_data import TransitionCounts
-from adagoal.core.types import Bools
 from adagoal.envs.model import TabularMDP
 from adagoal.envs.simulator import ModelSimulator
 from adagoal.exact.audit import audit_probabilities, largest_probabilities, policy_probability

@@ -25,8 +25,8 @@ from adagoal.baselines.disco import VALAE, DisCo
 from adagoal.baselines.gosprl import Gosprl
 from adagoal.baselines.lae import LAE, LAEPhase
 from adagoal.baselines.ucbexplore import UcbExplore
+from adagoal.core.array_types import Bools, Floats
 from adagoal.core.transition_data import TransitionCounts
-from adagoal.core.types import Bools, Floats
 from adagoal.envs.model import TabularMDP
 from experiments import exact_policies, incremental
 

@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 from adagoal.certified.explorer import CertifiedExplorer
 from adagoal.certified.uncertain_reset import RESET_DELTA_SHARE, ExactResetEstimates, UncertainReset
 from adagoal.core import user_code
+from adagoal.core.array_types import Bools
 from adagoal.core.environment import NO_LIMIT, TabularEnv
 from adagoal.core.errors import InputError, Status
 from adagoal.core.exploration_run import ExplorationRun, GoalEstimates, PlanningEstimates, RunObserver
 from adagoal.core.goal_space import GoalSpace
 from adagoal.core.linear_mixture import LinearMixture
 from adagoal.core.transition_data import TransitionCounts
-from adagoal.core.types import Bools
 from adagoal.core.validation import suggest_name
 from adagoal.loop import run_exploration, run_self_directed
 

@@ -20,6 +20,7 @@ from threadpoolctl import threadpool_limits
 
 from adagoal import goal_rules, methods
 from adagoal.certified.uncertain_reset import ExactResetEstimates
+from adagoal.core.array_types import Bools, Longs
 from adagoal.core.environment import RolloutOutcome
 from adagoal.core.errors import OBJECT_ENV_PREFIX, InputError, Status, to_single_line
 from adagoal.core.exploration_run import ExplorationRun, PlanningEstimates, SupportsFinalize, record_rollout
@@ -27,7 +28,6 @@ from adagoal.core.goal_spec import GoalsArgument, parse_goals
 from adagoal.core.random_streams import StreamPurpose, random_stream
 from adagoal.core.run_settings import ExplorationSettings
 from adagoal.core.transition_data import TransitionCounts
-from adagoal.core.types import Bools, Longs
 from adagoal.core.validation import check_arguments, check_folder_path
 from adagoal.envs.gym_adapter import GymAdapter
 from adagoal.envs.logged_env import LoggedEnv

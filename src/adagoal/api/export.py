@@ -39,11 +39,11 @@ from adagoal.api import explore as api
 from adagoal.certified.confidence_sets import ConfidenceSets, conditional_intervals
 from adagoal.certified.explorer import CertifiedExplorer
 from adagoal.certified.uncertain_reset import UncertainReset
+from adagoal.core.array_types import Bools, Floats
 from adagoal.core.environment import TabularEnv
 from adagoal.core.errors import InputError
 from adagoal.core.file_io import write_json, write_text
 from adagoal.core.transition_data import TransitionCounts
-from adagoal.core.types import Bools, Floats
 from adagoal.core.validation import check_folder_path
 from adagoal.envs import storm_formats
 from adagoal.envs.simulator import ModelSimulator

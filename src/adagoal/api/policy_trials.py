@@ -18,13 +18,13 @@ from typing import Any
 import numpy as np
 
 from adagoal.api import explore as api
+from adagoal.core.array_types import Actions, Floats
 from adagoal.core.confidence_bounds import clopper_pearson_interval, find_boundary, log_wealth
 from adagoal.core.environment import NO_LIMIT, ExplorationPlan, RolloutOutcome, TabularEnv
 from adagoal.core.errors import InputError
 from adagoal.core.goal_space import memberships_from_sets
 from adagoal.core.random_streams import StreamPurpose, random_stream
 from adagoal.core.transition_data import TransitionCounts
-from adagoal.core.types import Actions, Floats
 from adagoal.core.validation import check_integer
 from adagoal.envs import registry
 from adagoal.runs.load_result import load_result

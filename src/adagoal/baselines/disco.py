@@ -63,8 +63,8 @@ from numpy.typing import NDArray
 
 from adagoal.baselines.incremental import IncrementalMethod, RoundBasedMethod, VisgoConstants, next_power_of_two
 from adagoal.baselines.self_directed import PlannedRollout, deviation_spread, empirical_rows
+from adagoal.core.array_types import Actions, Floats, Longs
 from adagoal.core.file_formats import ArraySchema, ArraySpec
-from adagoal.core.types import Actions, Floats, Longs
 
 
 class DisCo(IncrementalMethod):

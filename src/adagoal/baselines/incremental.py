@@ -23,10 +23,10 @@ from adagoal.baselines.self_directed import (
     solve_restricted_paths,
     solve_visgo,
 )
+from adagoal.core.array_types import Actions, Bools, Floats, Ints, Longs
 from adagoal.core.environment import NO_LIMIT, ExplorationPlan, RolloutOutcome
 from adagoal.core.file_formats import COUNT_SCHEMA, ArraySchema, ArraySpec
 from adagoal.core.transition_data import MAX_TRANSITIONS
-from adagoal.core.types import Actions, Bools, Floats, Ints, Longs
 from adagoal.planning.model_arrays import TransitionKernel
 
 

@@ -53,13 +53,13 @@ from numpy.typing import NDArray
 
 from adagoal.certified.confidence_sets import interval_end
 from adagoal.certified.goal_table import GoalTable
+from adagoal.core.array_types import Actions, Bools, Floats, Longs
 from adagoal.core.confidence_bounds import clopper_pearson_bounds
 from adagoal.core.environment import ExplorationPlan
 from adagoal.core.errors import InputError
 from adagoal.core.file_formats import COUNT_SCHEMA, ArraySpec, check_arrays, check_json_value, object_schema
 from adagoal.core.goal_space import GoalSpace
 from adagoal.core.transition_data import MAX_TRANSITIONS, TransitionCounts
-from adagoal.core.types import Actions, Bools, Floats, Longs
 from adagoal.planning.model_arrays import BLOCK_GOALS, GoalBlock, RobustModel
 from adagoal.planning.robust_bounds import improve_robust_bounds
 

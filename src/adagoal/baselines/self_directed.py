@@ -35,6 +35,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from adagoal.core.array_types import Actions, Bools, Floats, Longs
 from adagoal.core.compiled_code import compiled
 from adagoal.core.environment import NO_LIMIT, ExplorationPlan, RolloutOutcome
 from adagoal.core.errors import InputError
@@ -42,7 +43,6 @@ from adagoal.core.exploration_run import SavedEstimates
 from adagoal.core.file_formats import ArraySchema, ArraySpec
 from adagoal.core.goal_space import GoalSpace
 from adagoal.core.transition_data import TransitionCounts
-from adagoal.core.types import Actions, Bools, Floats, Longs
 from adagoal.planning.model_arrays import TransitionKernel
 
 

@@ -37,10 +37,10 @@ from numpy.typing import NDArray
 
 from adagoal.certification.certificate import CellVerdict, Certification, Claim, Verdict
 from adagoal.certification.value_spaces import CellTree, ValueSampler
+from adagoal.core.array_types import Floats
 from adagoal.core.errors import InputError, Status
 from adagoal.core.file_formats import COUNT_SCHEMA, check_json_value, object_schema
 from adagoal.core.random_streams import StreamPurpose, random_stream
-from adagoal.core.types import Floats
 
 # Rollouts that a worker plays together. A cell gets whole blocks and a block seeds its own starts, so the certificate
 # does not depend on the number of workers.

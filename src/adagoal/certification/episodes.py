@@ -27,9 +27,9 @@ from adagoal.certification.certifier import MIN_BLOCKS_PER_ROUND, ROLLOUTS_PER_B
 from adagoal.certification.criteria import Criterion, Episode
 from adagoal.certification.policies import BatchPolicy, Sb3Policy, check_action
 from adagoal.certification.value_spaces import ValueSpace
+from adagoal.core.array_types import Bools, Floats
 from adagoal.core.errors import EnvironmentFailure, InputError, RunWarning, describe_user_exception
 from adagoal.core.random_streams import StreamPurpose, random_stream
-from adagoal.core.types import Bools, Floats
 from adagoal.envs.env_checker import find_time_limit
 from adagoal.parallel.worker_process import make_rollout_process, stop_rollout_processes
 

@@ -29,6 +29,7 @@ from adagoal.certified.simd_lanes import (
     select_where_less,
     store_lanes,
 )
+from adagoal.core.array_types import Actions, Floats, Longs
 from adagoal.core.compiled_code import compiled, compiled_helper
 from adagoal.core.operators import (
     VECTOR_MATH_OPTIONS,
@@ -39,7 +40,6 @@ from adagoal.core.operators import (
     solve_low_dual_in_ball,
     solve_up_dual,
 )
-from adagoal.core.types import Actions, Floats, Longs
 from adagoal.planning.model_arrays import EmpiricalModel, GoalBlock, goal_holds_state
 
 # (model, block, values [S, B], policy [S, B]) -> both improved; it may overwrite its arguments

@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from adagoal import methods
+from adagoal.core.array_types import Floats
 from adagoal.core.exploration_run import ExplorationRun
 from adagoal.core.goal_space import GoalSpace
 from adagoal.core.tabular_policy import Policy, renumber_policies
-from adagoal.core.types import Floats
 from adagoal.envs.model import TabularMDP
 from adagoal.envs.simulator import ModelSimulator
 from adagoal.exact import solver

@@ -2,21 +2,54 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
+import numpy as np
 from numpy.random import Generator
 from numpy.typing import NDArray
 
+from adagoal.core.array_types import DIGEST_BYTES, Actions, Bools, Floats, Longs
 from adagoal.core.goal_space import GoalSpace
 from adagoal.core.linear_mixture import LinearMixture
 from adagoal.core.operators import LocalLowerBounds
 from adagoal.core.transition_data import TransitionCounts
-from adagoal.core.types import Actions, Floats, GridLayout, Longs, ObservedStates
 
 NO_LIMIT = 2**62  # a count that is never reached; 2**63 - 1 would overflow when a few are added to it
+# A state that ends the episode has this after the label of its observation, if states are numbered as they are found.
+TERMINAL_SUFFIX = " (end)"
 RolloutLimits = tuple[int, int]  # steps and episodes of a rollout, at most
 OTHER_GOALS = -2  # entry of ExplorationPlan.goals_of_states: a goal without a column of its own
+
+
+@dataclass(frozen=True)
+class GridLayout:
+    """Positions of the states in a grid of cells, for drawing maps."""
+
+    shape: tuple[int, int]  # rows and columns
+    cells: Longs  # [S, 2]: row and column of every state; (-1, -1) for a state that is not on the map
+    walls: Bools  # [rows, columns]: True for cells without a state
+    marks: Mapping[str, Longs] = field(default_factory=dict)  # [n, 2]: cells that the environment names, such as "hole"
+
+
+class ObservedStates(NamedTuple):
+    """The digests of all observations, with which a result maps observations to states without the environment."""
+
+    # For envs.observation_keys.make_key_reader. The kind "states": the observation is one of `size` numbers, counted
+    # from `first`.
+    key_format: dict[str, Any]
+    digests: NDArray[np.uint8] = np.zeros((0, DIGEST_BYTES), np.uint8)  # [N, DIGEST_BYTES]; 0 without an observation
+
+
+class CallTexts(NamedTuple):
+    """The actions as Python text, from which ``Result.script`` puts a test together."""
+
+    imports: tuple[str, ...]  # lines
+    make: str  # the line that makes the object
+    calls: tuple[str, ...]  # one line per action
+    state: str | None  # expression for the key of a state; None if the function has no name
+    invariants: Mapping[str, str]  # expressions by name
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,8 @@ from typing import Any, NamedTuple, cast
 
 import numpy as np
 
-from adagoal.core.environment import TabularEnv
+from adagoal.core.array_types import Bools, Longs
+from adagoal.core.environment import TERMINAL_SUFFIX, TabularEnv
 from adagoal.core.errors import InputError
 from adagoal.core.goal_space import (
     GoalLabeler,
@@ -34,7 +35,6 @@ from adagoal.core.goal_space import (
     make_entry_selector,
 )
 from adagoal.core.run_settings import ExplorationSettings
-from adagoal.core.types import TERMINAL_SUFFIX, Bools, Longs
 from adagoal.core.user_code import is_file_spec, load_from_file
 from adagoal.core.validation import format_given_value, to_python_scalar
 

@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from adagoal.core.array_types import Bools, Floats, Ints, Longs
 from adagoal.core.errors import InputError
-from adagoal.core.types import Bools, Floats, Ints, Longs
 from adagoal.core.validation import check_integer, check_number
 
 if TYPE_CHECKING:  # functions import SciPy: it takes a tenth of a second, and many commands never need it

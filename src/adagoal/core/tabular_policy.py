@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from adagoal.core.array_types import Actions, Longs
 from adagoal.core.errors import InputError, to_single_line
-from adagoal.core.types import Actions, Longs
 
 
 @dataclass

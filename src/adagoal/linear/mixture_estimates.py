@@ -34,13 +34,13 @@ from scipy.optimize import minimize
 from scipy.sparse import csgraph
 from scipy.special import chdtrc
 
+from adagoal.core.array_types import Actions, Bools, Floats, Longs
 from adagoal.core.environment import NO_LIMIT, ExplorationPlan
 from adagoal.core.exploration_run import EstimatesPerGoal, SavedEstimates
 from adagoal.core.file_formats import COUNT_SCHEMA, ArraySchema, ArraySpec
 from adagoal.core.goal_space import GoalSpace
 from adagoal.core.linear_mixture import LinearMixture
 from adagoal.core.transition_data import TransitionCounts
-from adagoal.core.types import Actions, Bools, Floats, Longs
 from adagoal.linear.confidence_regions import LikelihoodLearner, PooledLearner, maximise_likelihood
 from adagoal.planning.mixture_sweeps import improve_mixture_bounds
 from adagoal.planning.model_arrays import MixtureBlock, TargetGoals, features_from_mixture

@@ -34,9 +34,9 @@ from typing import NamedTuple
 import numpy as np
 from numba.extending import overload
 
+from adagoal.core.array_types import Bools, Longs
 from adagoal.core.compiled_code import compiled, compiled_helper
 from adagoal.core.operators import VECTOR_MATH_OPTIONS, closed_form_low_in_ball, closed_form_up
-from adagoal.core.types import Bools, Longs
 from adagoal.planning.model_arrays import goal_holds_state
 
 

@@ -25,10 +25,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from adagoal.core.array_types import Bools, Floats, Longs
+from adagoal.core.environment import GridLayout
 from adagoal.core.errors import InputError, Status, to_single_line
 from adagoal.core.exploration_run import GoalStanding
 from adagoal.core.file_io import is_folder_locked
-from adagoal.core.types import Bools, Floats, GridLayout, Longs
 from adagoal.report.html_page import (
     Panel,
     PanelContent,

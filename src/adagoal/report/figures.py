@@ -18,9 +18,9 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch, Rectangle
 
 from adagoal.certification.certificate import CellVerdict, Certification
+from adagoal.core.array_types import Bools, Floats
 from adagoal.core.errors import to_single_line
 from adagoal.core.file_io import bytes_content, write_atomically
-from adagoal.core.types import Bools, Floats
 from adagoal.report.exploration_page import numbered_goal_name
 from adagoal.report.html_page import Curve, CurvePlot
 from adagoal.runs.result import Result

@@ -19,14 +19,14 @@ from numpy.typing import NDArray
 # The methods of a result call public functions of higher layers, which the package imports when they are called. Runs
 # themselves depend on nothing above them.
 import adagoal
-from adagoal.core.environment import TabularEnv
+from adagoal.core.array_types import Longs
+from adagoal.core.environment import CallTexts, GridLayout, TabularEnv
 from adagoal.core.errors import InputError, Status, to_single_line
 from adagoal.core.file_io import FileContents, arrays_content, json_content
 from adagoal.core.goal_space import membership_mask
 from adagoal.core.installation import install_command
 from adagoal.core.run_settings import ExplorationSettings
 from adagoal.core.tabular_policy import Policy
-from adagoal.core.types import CallTexts, GridLayout, Longs
 from adagoal.core.validation import check_folder_path, resolve_number
 from adagoal.envs import model_sources, observation_keys
 from adagoal.envs.model import TabularMDP
@@ -44,7 +44,7 @@ class StateMetadata:
     start: int | None = None
     labels: tuple[str, ...] = ()
     layout: GridLayout | None = None
-    key_format: dict[str, Any] | None = None  # see :class:`adagoal.core.types.ObservedStates`
+    key_format: dict[str, Any] | None = None  # see :class:`adagoal.core.array_types.ObservedStates`
     actions: tuple[str, ...] = ()  # names of the actions of a log
     call_texts: CallTexts | None = None  # of a state machine
 

@@ -36,10 +36,10 @@ from numpy.typing import NDArray
 import adagoal  # see adagoal.runs.result
 from adagoal.certification.certificate import Certification
 from adagoal.core import file_io
+from adagoal.core.array_types import Floats
 from adagoal.core.errors import OBJECT_ENV_PREFIX, InputError, Status
 from adagoal.core.file_formats import COUNT_SCHEMA, ArraySpec, check_arrays, check_json_value, object_schema
 from adagoal.core.file_io import FileContents
-from adagoal.core.types import Floats
 from adagoal.core.validation import (
     check_folder_path,
     check_integer,

@@ -21,6 +21,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from adagoal.core.array_types import Actions, Bools, Floats, Ints, Longs
 from adagoal.core.compiled_code import compiled, compiled_helper
 from adagoal.core.environment import NO_LIMIT, ExplorationPlan
 from adagoal.core.exploration_run import EstimatesPerGoal
@@ -28,7 +29,6 @@ from adagoal.core.file_formats import ArraySchema, ArraySpec
 from adagoal.core.goal_space import GoalSpace
 from adagoal.core.random_streams import StreamPurpose, random_stream
 from adagoal.core.transition_data import TransitionCounts
-from adagoal.core.types import Actions, Bools, Floats, Ints, Longs
 from adagoal.planning.model_arrays import BLOCK_GOALS, EnsembleModel, TargetGoals, goal_holds_state
 
 

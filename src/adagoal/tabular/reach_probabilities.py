@@ -24,6 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from adagoal.certified.confidence_sets import ConfidenceSets, PairCounts, observed_ball_radius, unseen_mass_bound
+from adagoal.core.array_types import Actions, Bools, Floats, Longs
 from adagoal.core.compiled_code import compiled
 from adagoal.core.environment import OTHER_GOALS, ExplorationPlan
 from adagoal.core.errors import InputError
@@ -37,7 +38,6 @@ from adagoal.core.file_formats import (
 )
 from adagoal.core.goal_space import GoalSpace
 from adagoal.core.transition_data import MAX_TRANSITIONS, TransitionCounts
-from adagoal.core.types import Actions, Bools, Floats, Longs
 from adagoal.planning.model_arrays import BLOCK_GOALS, EmpiricalModel, RobustModel
 from adagoal.planning.robust_bounds import HorizonGoals, bound_probabilities
 
