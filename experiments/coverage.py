@@ -29,9 +29,9 @@ from adagoal import goal_rules
 from adagoal.certified.explorer import CertifiedExplorer
 from adagoal.comparison.method_scores import RunOutcome
 from adagoal.core.confidence_bounds import clopper_pearson_interval
+from adagoal.core.environment import Policy
 from adagoal.core.errors import Status
 from adagoal.core.exploration_run import ExplorationRun
-from adagoal.core.tabular_policy import Policy
 from adagoal.core.transition_data import TransitionCounts
 from adagoal.envs.model import TabularMDP
 from adagoal.envs.simulator import ModelSimulator

@@ -22,9 +22,9 @@ from adagoal.baselines.lae import LAE, enough_episodes
 from adagoal.baselines.self_directed import solve_visgo
 from adagoal.cli.main import run_command_line as command
 from adagoal.comparison import method_comparison
+from adagoal.core.environment import Policy
 from adagoal.core.errors import InputError
 from adagoal.core.exploration_run import ExplorationRun
-from adagoal.core.tabular_policy import Policy
 from adagoal.core.transition_data import TransitionCounts
 from adagoal.envs import registry, toy_models
 from adagoal.envs.model import TabularMDP

@@ -22,10 +22,10 @@ from adagoal.comparison.method_scores import (
     make_error_plots,
     make_score_table,
 )
+from adagoal.core.environment import Policy
 from adagoal.core.errors import InputError
 from adagoal.core.exploration_run import ExplorationRun
 from adagoal.core.run_settings import ExplorationSettings
-from adagoal.core.tabular_policy import Policy
 from adagoal.envs import registry
 from adagoal.exact.audit import audit_policies
 from adagoal.parallel.task_engine import LocalEngine

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from adagoal.certification.certificate import Certification
     from adagoal.comparison.method_comparison import compare
     from adagoal.comparison.method_scores import Comparison
+    from adagoal.core.environment import Policy
     from adagoal.core.errors import InputError
-    from adagoal.core.tabular_policy import Policy
     from adagoal.envs.mixture_models import mixture
     from adagoal.envs.model import Model
     from adagoal.envs.state_machine import machine
@@ -72,7 +72,7 @@ _MODULE_OF_NAME = {
         "comparison.method_scores": ["Comparison"],
         "comparison.method_comparison": ["compare"],
         "core.errors": ["InputError"],
-        "core.tabular_policy": ["Policy"],
+        "core.environment": ["Policy"],
         "certification.certificate": ["Certification"],
         "envs.mixture_models": ["mixture"],
         "envs.model": ["Model"],

@@ -17,14 +17,13 @@ from adagoal import goal_rules, parallel
 from adagoal.api.certify_data import DATA_WARNING, begin_with_data
 from adagoal.core import transition_data
 from adagoal.core.array_types import Longs
-from adagoal.core.environment import TabularEnv
+from adagoal.core.environment import Policy, TabularEnv
 from adagoal.core.errors import OBJECT_ENV_PREFIX, InputError, RunWarning
 from adagoal.core.exploration_run import RunObserver
 from adagoal.core.goal_space import StoredLabeler
 from adagoal.core.goal_spec import GoalsArgument as Goals
 from adagoal.core.goal_spec import avoided_states, parse_avoid, parse_goals, resolve_goals_on_resume
 from adagoal.core.run_settings import ExecutionOptions, ExplorationSettings
-from adagoal.core.tabular_policy import Policy
 from adagoal.core.user_code import is_file_spec
 from adagoal.core.validation import check_arguments, check_folder_path, document_settings, refuse_unknown_arguments
 from adagoal.envs import model_sources, registry

@@ -23,13 +23,13 @@ from typing import Any
 from adagoal import goal_rules, methods, parallel
 from adagoal.api.explore import audit, explore
 from adagoal.comparison.method_scores import AnytimeAuditor, Comparison, RunOutcome, make_error_plots
+from adagoal.core.environment import renumber_policies
 from adagoal.core.errors import InputError, Status, UnfinishedError
 from adagoal.core.exploration_run import ExplorationRun
 from adagoal.core.file_io import folder_lock, read_json, remove_partial_files, write_json, write_text
 from adagoal.core.goal_spec import GoalsArgument as Goals
 from adagoal.core.goal_spec import build_goal_space, parse_goals, to_goals_argument
 from adagoal.core.run_settings import ComparisonOptions, ExecutionOptions, ExplorationSettings
-from adagoal.core.tabular_policy import renumber_policies
 from adagoal.core.validation import (
     check_arguments,
     check_folder_path,

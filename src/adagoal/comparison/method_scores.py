@@ -18,9 +18,9 @@ import numpy as np
 
 from adagoal import methods
 from adagoal.core.array_types import Floats
+from adagoal.core.environment import Policy, renumber_policies
 from adagoal.core.exploration_run import ExplorationRun
 from adagoal.core.goal_space import GoalSpace
-from adagoal.core.tabular_policy import Policy, renumber_policies
 from adagoal.envs.model import TabularMDP
 from adagoal.envs.simulator import ModelSimulator
 from adagoal.exact import solver

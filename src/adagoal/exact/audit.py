@@ -28,8 +28,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from adagoal.core.array_types import Actions, Bools, Floats
+from adagoal.core.environment import Policy
 from adagoal.core.errors import InputError
-from adagoal.core.tabular_policy import Policy
 from adagoal.envs.model import TabularMDP
 from adagoal.exact import solver
 from adagoal.exact.solver import GoalStates, goal_state_mask, is_at_most

@@ -20,13 +20,12 @@ from numpy.typing import NDArray
 # themselves depend on nothing above them.
 import adagoal
 from adagoal.core.array_types import Longs
-from adagoal.core.environment import CallTexts, GridLayout, TabularEnv
+from adagoal.core.environment import CallTexts, GridLayout, Policy, TabularEnv
 from adagoal.core.errors import InputError, Status, to_single_line
 from adagoal.core.file_io import FileContents, arrays_content, json_content
 from adagoal.core.goal_space import membership_mask
 from adagoal.core.installation import install_command
 from adagoal.core.run_settings import ExplorationSettings
-from adagoal.core.tabular_policy import Policy
 from adagoal.core.validation import check_folder_path, resolve_number
 from adagoal.envs import model_sources, observation_keys
 from adagoal.envs.model import TabularMDP
