@@ -1,7 +1,7 @@
 """The loop of a certification: rollouts certify or refute cells (boxes of goals or starts); open ones are halved.
 
 A value x, a goal or a start, is drawn from its space, and the policy plays an episode for it without noise. Let p(C) be
-the probability of a success (:mod:`adagoal.certification.criteria`), given that x lies in the cell C. With success q
+the probability of a success (:mod:`adagoal.certification.episodes`), given that x lies in the cell C. With success q
 and slack s,
 
     C is certified:  p(C) >= q - s          C is refuted:  p(C) < q.

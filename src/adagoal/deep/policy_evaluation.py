@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 
 from adagoal.certification.certifier import ROLLOUTS_PER_BLOCK
-from adagoal.certification.episodes import refuse_own_numbers
 from adagoal.core.array_types import Bools, Floats
 from adagoal.core.confidence_bounds import clopper_pearson_interval
 from adagoal.core.errors import InputError
@@ -21,6 +20,7 @@ from adagoal.deep.env_inspection import GoalSampler, inspect_env
 from adagoal.deep.goal_envs import EnvDimensions, EnvSource, convert_env_exceptions
 from adagoal.deep.policy import GoalPolicy
 from adagoal.deep.rollouts import EnvBatch
+from adagoal.envs.env_checker import refuse_own_numbers
 
 
 @dataclass(frozen=True)
