@@ -28,7 +28,7 @@ from adagoal.core.exploration_run import ExplorationRun
 from adagoal.core.run_settings import ExplorationSettings
 from adagoal.envs import registry
 from adagoal.exact.audit import audit_policies
-from adagoal.parallel.task_engine import LocalEngine
+from adagoal.parallel.engines import LocalEngine
 from adagoal.report.figures import draw_curve_plots
 
 GRID = ExplorationSettings("grid", {"rows": 3, "cols": 3}, radius=3.5, epsilon=0.5, budget=1_000_000)

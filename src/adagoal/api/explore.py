@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from adagoal import goal_rules, parallel
+from adagoal import goal_rules
 from adagoal.api.certify_data import DATA_WARNING, begin_with_data
 from adagoal.core import transition_data
 from adagoal.core.array_types import Longs
@@ -33,6 +33,7 @@ from adagoal.envs.parallel_env import ParallelEnv
 from adagoal.envs.recorded_transitions import EVENT_START
 from adagoal.envs.simulator import ModelSimulator
 from adagoal.exact.audit import Audit, audit_policies, audit_probabilities
+from adagoal.parallel import engines
 from adagoal.parallel.worker_process import exit_if_reimported
 from adagoal.runs.exploration_session import ExplorationSession
 from adagoal.runs.load_result import (
@@ -214,7 +215,7 @@ def _open_env(
 ) -> Iterator[tuple[TabularEnv, str]]:
     """Make an environment; return it with its name in results. Its workers end with the block."""
     check_arguments(ExplorationSettings, workers=workers)
-    with parallel.open_workers(engine, address) as make_worker:
+    with engines.open_workers(engine, address) as make_worker:
         made, name = registry.make_env(env, env_args, start_seed, max_states, step_timeout, workers, make_worker)
         try:
             yield made, name
