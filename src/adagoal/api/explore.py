@@ -240,7 +240,8 @@ def _find_same_run(folder: RunFolder, session: ExplorationSession, own_rule: boo
         "an environment object": setting.env.startswith(OBJECT_ENV_PREFIX) and model is None,
         "goals that are functions": not {"function", "predicates"}.isdisjoint(setting.goal_sets or ()),
         "a goal rule that is a function": own_rule,
-        "recorded data": session.run.counts.n.any() or _began_with_data(folder.saved_run),
+        "recorded data": session.run.counts.n.any()
+        or any(DATA_WARNING in line for line in load_result(folder.path).warnings),
     }
     if names := [name for name, given in incomparable.items() if given]:
         text = f"{folder.path} holds a finished run with {names[0]}, which may differ; give another folder"
@@ -251,10 +252,6 @@ def _find_same_run(folder: RunFolder, session: ExplorationSession, own_rule: boo
     result = None if names_file or names_module else load_result(folder.path)
     # a smaller budget would have ended the run earlier
     return result if result is not None and result.steps <= (setting.budget or result.steps) else None
-
-
-def _began_with_data(saved: SavedRun) -> bool:
-    return any(DATA_WARNING in line for line in load_result(saved.path).warnings)
 
 
 def resume(

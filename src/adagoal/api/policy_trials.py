@@ -253,10 +253,6 @@ def mean_steps_interval(steps: Floats, patience: float, rest: float, alpha: floa
     # T itself has no upper bound, and a test of mu >= m needs one. Z has one.
     bound = 2.0 * rest
     Z = np.where(steps > rest, bound, np.minimum(steps, rest))
-
-    def is_accepted(m: float) -> bool:
-        return log_wealth((m - Z) / (bound - m), times) < threshold
-
     # The search ends short of 2R, where the bet divides by zero. If nothing was rejected, there is no upper end.
-    high = find_boundary(is_accepted, bound * (1.0 - 1e-9))
+    high = find_boundary(lambda m: log_wealth((m - Z) / (bound - m), times) < threshold, bound * (1.0 - 1e-9))
     return low, high if high < bound * (1.0 - 1e-6) else math.inf

@@ -262,11 +262,6 @@ def _format_arguments(arguments: dict[str, Any]) -> str:
     return ", ".join(f"{key}={value}" for key, value in arguments.items()) or "none"
 
 
-def policy_arrays(result: Result, goal: int) -> Arrays:
-    """Return the policy of one goal, for a page that does not contain it."""
-    return {"policy": _compact_actions(result.policy(goal).actions, result.reset_action)}
-
-
 def _named_cells(layout: GridLayout) -> list[tuple[int, int, str]]:
     """Return column, row and name of the cells that the environment names."""
     return [(column, row, name) for name, cells in layout.marks.items() for row, column in cells.tolist()]
@@ -472,7 +467,8 @@ class ExplorationReportSource(ReportSource):
         return exploration_page(self.current_source())
 
     def pack_policy(self, goal: int) -> bytes:
-        return pack_data_block({}, policy_arrays(self.current_source().result, goal))
+        result = self.current_source().result
+        return pack_data_block({}, {"policy": _compact_actions(result.policy(goal).actions, result.reset_action)})
 
 
 class LiveRunSource(ExplorationReportSource):

@@ -84,10 +84,6 @@ class StateMetadata:
         data |= {"actions": list(map(to_single_line, self.actions))} if self.actions else {}
         return data if self.call_texts is None else data | {"calls": self.call_texts._asdict()}
 
-    def file_contents(self) -> FileContents:
-        """Return the file."""
-        return {self.file_name: json_content(self.to_dict())}
-
 
 class StateFinder:
     """Finds the number of a state by its observation; the lookup table is made on the first call."""
@@ -601,7 +597,8 @@ class Result:
         ['policies.npz', 'result.json', 'view.json']
         """
         files: FileContents = {"result.json": json_content(self.to_dict()), "policies.npz": arrays_content(self.arrays)}
-        return files | self.view.file_contents() | model_sources.model_folder_contents(self.model)
+        files[self.view.file_name] = json_content(self.view.to_dict())
+        return files | model_sources.model_folder_contents(self.model)
 
     def save(self, path: str | Path) -> Path:
         """Write the result into a folder, in one commit; another run there is not overwritten.
