@@ -7,7 +7,7 @@ All kernels are stored on the union of their supports: the pair x = s * A + a ha
 ``successors[indptr[x]:indptr[x + 1]]``, and the same entries of ``features`` hold their vectors phi(s' | x) in R^d. So
 no array has the size d x S x A x S.
 
-A :class:`LinearMixture` does not contain theta; :mod:`adagoal.envs.model_families` builds environments from it.
+A :class:`LinearMixture` does not contain theta; :mod:`adagoal.envs.mixture_models` builds environments from it.
 """
 
 from __future__ import annotations
