@@ -1,6 +1,6 @@
 """Arguments of explorations, comparisons, training runs and certifications, each declared once.
 
-What a training run learns is declared in :class:`adagoal.deep.Config`. This module imports nothing heavy, because
+:class:`adagoal.deep.Config` declares the settings of learning. This module imports nothing heavy, because
 ``adagoal explore --help`` and ``adagoal train --help`` read it.
 """
 
