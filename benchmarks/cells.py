@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 import adagoal
-from adagoal.core.tabular_policy import Policy
+from adagoal.core.environment import Policy
 from adagoal.envs import toy_models
 from adagoal.exact.audit import Audit, audit_policies
 from adagoal.runs.result import find_model_states, numbers_states_as_met

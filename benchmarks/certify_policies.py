@@ -29,8 +29,7 @@ from gymnasium import spaces
 from adagoal.certification import certificate
 from adagoal.certification.certificate import Certification, Claim, ComparisonClaim, Verdict
 from adagoal.certification.certifier import Certifier
-from adagoal.certification.criteria import make_criterion
-from adagoal.certification.episodes import EpisodePlayer, EpisodeTask, PairPlayer, open_players
+from adagoal.certification.episodes import EpisodePlayer, EpisodeTask, PairPlayer, make_criterion, open_players
 from adagoal.certification.value_spaces import make_value_space
 from adagoal.core.confidence_bounds import clopper_pearson_interval
 from adagoal.core.file_io import write_json

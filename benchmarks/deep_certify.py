@@ -20,8 +20,8 @@ import numpy as np
 
 from adagoal.certification.certificate import CellVerdict, Certification, Claim, Verdict
 from adagoal.certification.certifier import Certifier
+from adagoal.core.array_types import Bools, Floats
 from adagoal.core.file_io import write_json
-from adagoal.core.types import Bools, Floats
 
 CLAIM = Claim(radius=10, delta=0.1, slack=0.1, halvings=4)
 POINT_MASS = Claim(radius=8, delta=0.1, halvings=4)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from adagoal.core.types import Floats
+from adagoal.core.array_types import Floats
 from adagoal.goal_rules import GoalInfo, adagoal, adagoal_proportional, rule
 
 

@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from scipy import sparse
 from scipy.optimize import linprog
 
-from adagoal.core.tabular_policy import Policy
+from adagoal.core.environment import Policy
 from adagoal.envs import toy_models
 from adagoal.envs.model import TabularMDP, model_from_rows
 from adagoal.exact import solver

@@ -17,13 +17,13 @@ from typing import Any
 
 import click
 
-from adagoal import parallel
 from adagoal.cli import main as cli
 from adagoal.cli import options
 from adagoal.cli.options import setting_options
-from adagoal.core.argument_checks import declared_settings
 from adagoal.core.errors import ExitCode
-from adagoal.settings.exploration import ComparisonOptions, ExecutionOptions
+from adagoal.core.run_settings import ComparisonOptions, ExecutionOptions
+from adagoal.core.validation import declared_settings
+from adagoal.parallel import engines
 from experiments.catalogue import CATALOGUE, ExperimentInfo
 
 RESUME_HELP = "Finished runs are saved as files in the folder; after Ctrl-C, the same command continues."
@@ -69,7 +69,7 @@ def run_experiments(info: ExperimentInfo, part: str, given: dict[str, Any]) -> N
     # the experiment's own number is for one machine; a cluster has its own number of cores
     default_jobs = info.jobs if engine == "local" else None
     reports = {}
-    opened_engine = parallel.make_engine(engine, jobs or default_jobs, address, display.print_line)
+    opened_engine = engines.make_engine(engine, jobs or default_jobs, address, display.print_line)
     with contextlib.closing(opened_engine):
         for name, experiment in parts.items():
             chosen = experiment.fill_in_defaults(**given)

@@ -16,8 +16,8 @@ from adagoal.comparison.method_scores import (
     group_outcomes,
     make_error_plots,
 )
+from adagoal.core.run_settings import ExplorationSettings
 from adagoal.report.figures import draw_curve_plots
-from adagoal.settings.exploration import ExplorationSettings
 from experiments import required_steps
 from experiments.catalogue import CATALOGUE
 from experiments.experiment import Experiment, ExperimentOptions, ExperimentReport

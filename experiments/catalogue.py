@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from adagoal.core.argument_checks import SettingInfo
+from adagoal.core.validation import SettingInfo
 
 _IN = "experiments"
 

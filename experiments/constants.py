@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from adagoal.settings.exploration import ExplorationSettings
+from adagoal.core.run_settings import ExplorationSettings
 from adagoal.tabular.ucbvi import planning_horizon
 from experiments.catalogue import CATALOGUE
 from experiments.experiment import Experiment, ExperimentOptions, ExperimentReport

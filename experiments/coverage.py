@@ -29,17 +29,17 @@ from adagoal import goal_rules
 from adagoal.certified.explorer import CertifiedExplorer
 from adagoal.comparison.method_scores import RunOutcome
 from adagoal.core.confidence_bounds import clopper_pearson_interval
+from adagoal.core.environment import Policy
 from adagoal.core.errors import Status
 from adagoal.core.exploration_run import ExplorationRun
-from adagoal.core.tabular_policy import Policy
 from adagoal.core.transition_data import TransitionCounts
 from adagoal.envs.model import TabularMDP
 from adagoal.envs.simulator import ModelSimulator
 from adagoal.exact import solver
 from adagoal.exact.audit import audit_policies
 from adagoal.loop import run_exploration
-from adagoal.report.curve_page import Curve, CurvePlot
 from adagoal.report.figures import COLOUR_BLIND_PALETTE, GUIDE_COLOUR
+from adagoal.report.html_page import Curve, CurvePlot
 from experiments import exact_policies
 from experiments.arena import GOAL_RULES
 from experiments.catalogue import CATALOGUE

@@ -29,12 +29,12 @@ from adagoal.certified.confidence_sets import ConfidenceSets
 from adagoal.certified.explorer import CertifiedExplorer
 from adagoal.comparison.method_comparison import run_uninterrupted
 from adagoal.comparison.method_scores import RunOutcome, TextTable
+from adagoal.core.array_types import Longs
+from adagoal.core.environment import Policy
 from adagoal.core.errors import Status
 from adagoal.core.exploration_run import ExplorationRun
 from adagoal.core.goal_space import GoalSpace, PredicateLabeler
-from adagoal.core.tabular_policy import Policy
 from adagoal.core.transition_data import TransitionCounts
-from adagoal.core.types import Longs
 from adagoal.envs.model import TabularMDP, model_from_rows
 from adagoal.envs.simulator import ModelSimulator
 from adagoal.exact.audit import audit_policies

@@ -9,10 +9,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from adagoal.core.array_types import Actions, Bools, Floats, Longs
 from adagoal.core.compiled_code import compiled
 from adagoal.core.errors import InputError
 from adagoal.core.goal_space import membership_mask
-from adagoal.core.types import Actions, Bools, Floats, Longs
 from adagoal.envs.model import TabularMDP
 from adagoal.exact.solver import (
     GoalStates,

@@ -1,7 +1,7 @@
 """Declare an experiment and run it: every run once, each outcome a file; then the tables, the data and the figures.
 
     list_runs    the runs to make, as data that can be sent to another process
-    measure_run  what one run measures, as plain data for JSON; it can run anywhere (:mod:`adagoal.parallel`)
+    measure_run  what one run measures, as plain data for JSON; it can run anywhere (:mod:`adagoal.parallel.engines`)
     make_report  tables, data and figures, from all outcomes in the order of the runs
 
 A new experiment is one file with these three functions, and an entry in :mod:`experiments.catalogue`.
@@ -22,13 +22,13 @@ from adagoal.comparison import method_comparison
 from adagoal.comparison.method_comparison import RunsProgress
 from adagoal.comparison.method_scores import RunOutcome
 from adagoal.core.file_io import folder_lock, remove_partial_files, write_json, write_text
-from adagoal.parallel import Engine, TaskResources
-from adagoal.report.curve_page import curve_page
+from adagoal.parallel.engines import Engine, TaskResources
+from adagoal.report.html_page import curve_page
 
 if TYPE_CHECKING:  # worker processes import this module, and need none of these
     from matplotlib.figure import Figure
 
-    from adagoal.report.curve_page import CurvePlot
+    from adagoal.report.html_page import CurvePlot
 
 ExperimentOptions = SimpleNamespace
 """Options of a call: ``out`` (a folder), ``quiet``, ``seeds`` (a range) and the experiment's own options."""

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from adagoal.core.argument_checks import check_integer, check_number
+from adagoal.core.run_settings import ExplorationSettings
+from adagoal.core.validation import check_integer, check_number
 from adagoal.envs import registry
 from adagoal.envs.model import TabularMDP, model_from_rows
 from adagoal.envs.toy_models import make_model_generator, random_distribution, random_sparse
-from adagoal.settings.exploration import ExplorationSettings
 
 
 def random_deterministic(*, n_states: int = 20, n_actions: int = 3, seed: int = 0) -> TabularMDP:

@@ -29,8 +29,8 @@ from matplotlib.figure import Figure
 from adagoal.comparison.method_scores import RunOutcome, TextTable
 from adagoal.core.errors import InputError, Status
 from adagoal.core.file_io import read_json, write_json
-from adagoal.parallel import TaskInterrupted, TaskResources
-from adagoal.report.curve_page import Curve, CurvePlot, curves_by_seed
+from adagoal.parallel.engines import TaskInterrupted, TaskResources
+from adagoal.report.html_page import Curve, CurvePlot, curves_by_seed
 from experiments.catalogue import CATALOGUE
 from experiments.experiment import Experiment, ExperimentOptions, ExperimentReport
 

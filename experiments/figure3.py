@@ -24,12 +24,12 @@ from matplotlib.image import AxesImage
 from adagoal.api.explore import explore
 from adagoal.comparison.method_comparison import run_uninterrupted
 from adagoal.comparison.method_scores import RunOutcome
+from adagoal.core.array_types import Floats, Longs
 from adagoal.core.exploration_run import ExplorationRun
-from adagoal.core.types import Floats, Longs
 from adagoal.envs import toy_models
 from adagoal.envs.simulator import ModelSimulator
 from adagoal.exact import solver
-from adagoal.report.curve_page import Curve, CurvePlot, curves_by_seed
+from adagoal.report.html_page import Curve, CurvePlot, curves_by_seed
 from adagoal.runs.result import StateMetadata
 from experiments.catalogue import CATALOGUE
 from experiments.experiment import Experiment, ExperimentOptions, ExperimentReport

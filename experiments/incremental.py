@@ -12,7 +12,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from adagoal.core.types import Bools, Floats, Longs
+from adagoal.core.array_types import Bools, Floats, Longs
 from adagoal.envs.model import TabularMDP
 from adagoal.exact import solver
 

@@ -37,7 +37,7 @@ from typing import NamedTuple
 import numpy as np
 from scipy.optimize import linprog
 
-from adagoal.core.types import Floats, Longs
+from adagoal.core.array_types import Floats, Longs
 from adagoal.envs.model import TabularMDP
 from experiments.small_models import Slopes, Small
 

@@ -19,7 +19,7 @@ from adagoal.baselines.interval_mdp import INTERVAL_BOUNDS
 from adagoal.comparison.method_comparison import run_uninterrupted
 from adagoal.comparison.method_scores import RunOutcome, TextTable
 from adagoal.core.errors import Status
-from adagoal.settings.exploration import ExplorationSettings
+from adagoal.core.run_settings import ExplorationSettings
 from experiments.catalogue import CATALOGUE
 from experiments.experiment import Experiment, ExperimentOptions, ExperimentReport
 from experiments.extra_models import make_known_model

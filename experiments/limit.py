@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 from adagoal.api.explore import audit
 from adagoal.comparison.method_comparison import run_settings
 from adagoal.comparison.method_scores import RunOutcome
+from adagoal.core.run_settings import ExplorationSettings
 from adagoal.core.transition_data import TransitionCounts
-from adagoal.settings.exploration import ExplorationSettings
 from experiments import instance_bound
 from experiments.catalogue import CATALOGUE
 from experiments.experiment import Experiment, ExperimentOptions, ExperimentReport

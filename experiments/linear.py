@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from adagoal.comparison.method_scores import RunOutcome
-from adagoal.parallel import TaskResources
+from adagoal.parallel.engines import TaskResources
 from experiments import linear_output, misfit
 from experiments.catalogue import CATALOGUE
 from experiments.experiment import Experiment, ExperimentOptions, ExperimentReport

@@ -11,8 +11,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from adagoal.comparison.method_scores import RunOutcome, TextTable
-from adagoal.report.curve_page import CurvePlot, curves_by_seed
 from adagoal.report.figures import COLOUR_BLIND_PALETTE, GUIDE_COLOUR
+from adagoal.report.html_page import CurvePlot, curves_by_seed
 from experiments import misfit
 from experiments.experiment import ExperimentOptions, ExperimentReport
 from experiments.linear_runs import DELTA, EPSILON, RADIUS, SIZES, Cell, goal_space

@@ -14,13 +14,13 @@ import numpy as np
 from adagoal.api.explore import audit, explore, resume
 from adagoal.comparison.method_comparison import run_uninterrupted
 from adagoal.comparison.method_scores import RunOutcome
+from adagoal.core.array_types import Longs
 from adagoal.core.errors import Status
 from adagoal.core.exploration_run import ExplorationRun
-from adagoal.core.types import Longs
+from adagoal.core.run_settings import ExplorationSettings
 from adagoal.envs.model import TabularMDP
 from adagoal.exact import solver
 from adagoal.runs.run_folder import find_saved_run
-from adagoal.settings.exploration import ExplorationSettings
 from experiments import exact_policies
 from experiments.experiment import ExperimentOptions
 from experiments.extra_models import make_known_model

@@ -25,12 +25,12 @@ from matplotlib.figure import Figure
 from adagoal.api.explore import audit
 from adagoal.comparison.method_comparison import run_settings
 from adagoal.comparison.method_scores import AnytimeAuditor, RunOutcome
+from adagoal.core.environment import Policy
 from adagoal.core.errors import Status
 from adagoal.core.exploration_run import ExplorationRun
-from adagoal.core.tabular_policy import Policy
+from adagoal.core.run_settings import ExplorationSettings
 from adagoal.core.transition_data import TransitionCounts
 from adagoal.envs.model import TabularMDP, model_from_rows
-from adagoal.settings.exploration import ExplorationSettings
 from experiments import exact_policies
 from experiments.catalogue import CATALOGUE
 from experiments.exact_policies import optimal_policy

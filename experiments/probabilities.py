@@ -15,21 +15,20 @@ import numpy as np
 
 from adagoal import goal_rules
 from adagoal.comparison.method_scores import RunOutcome
+from adagoal.core.array_types import Bools
 from adagoal.core.errors import Status
 from adagoal.core.exploration_run import ExplorationRun
 from adagoal.core.goal_space import GoalSpace
+from adagoal.core.run_settings import ExplorationSettings
 from adagoal.core.transition_data import TransitionCounts
-from adagoal.core.types import Bools
 from adagoal.envs.model import TabularMDP
 from adagoal.envs.simulator import ModelSimulator
 from adagoal.exact.audit import audit_probabilities, largest_probabilities, policy_probability
 from adagoal.exact.solver import is_at_most
 from adagoal.loop import run_exploration
 from adagoal.planning.model_arrays import EmpiricalModel
-from adagoal.reachability.estimates import ReachProbabilities
-from adagoal.reachability.restarted_balls import RestartedBalls
 from adagoal.runs.exploration_session import build_result
-from adagoal.settings.exploration import ExplorationSettings
+from adagoal.tabular.reach_probabilities import ReachProbabilities, RestartedBalls
 from experiments.catalogue import CATALOGUE
 from experiments.coverage import BUDGET, CHUNK, COLUMNS, at_most, broken
 from experiments.coverage_worlds import case

@@ -11,8 +11,8 @@ from collections.abc import Callable
 
 import numpy as np
 
+from adagoal.core.array_types import Longs
 from adagoal.core.errors import InputError
-from adagoal.core.types import Longs
 from adagoal.envs.model import TabularMDP
 from adagoal.exact.solver import to_target_goals
 from adagoal.linear import ucrl_vtr

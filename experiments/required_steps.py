@@ -21,13 +21,12 @@ import math
 
 import numpy as np
 
-from adagoal.baselines.disco import DisCo
+from adagoal.baselines.disco import VALAE, DisCo
 from adagoal.baselines.gosprl import Gosprl
 from adagoal.baselines.lae import LAE, LAEPhase
 from adagoal.baselines.ucbexplore import UcbExplore
-from adagoal.baselines.valae import VALAE
+from adagoal.core.array_types import Bools, Floats
 from adagoal.core.transition_data import TransitionCounts
-from adagoal.core.types import Bools, Floats
 from adagoal.envs.model import TabularMDP
 from experiments import exact_policies, incremental
 

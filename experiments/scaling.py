@@ -22,8 +22,8 @@ from adagoal.comparison.method_comparison import run_uninterrupted
 from adagoal.comparison.method_scores import RunOutcome, TextTable
 from adagoal.envs.simulator import ModelSimulator
 from adagoal.envs.toy_models import lower_bound_instance
-from adagoal.report.curve_page import Curve, CurvePlot, curves_by_seed
 from adagoal.report.figures import COLOUR_BLIND_PALETTE, GUIDE_COLOUR
+from adagoal.report.html_page import Curve, CurvePlot, curves_by_seed
 from experiments.catalogue import CATALOGUE
 from experiments.experiment import Experiment, ExperimentOptions, ExperimentReport
 from experiments.layout import figure_with_panels

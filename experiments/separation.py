@@ -26,7 +26,7 @@ from adagoal.comparison.method_scores import RunOutcome
 from adagoal.core.exploration_run import ExplorationRun
 from adagoal.envs.model import TabularMDP
 from adagoal.envs.simulator import ModelSimulator
-from adagoal.report.curve_page import Curve, CurvePlot, curves_by_seed
+from adagoal.report.html_page import Curve, CurvePlot, curves_by_seed
 from experiments import exact_policies, extra_models
 from experiments.catalogue import CATALOGUE
 from experiments.experiment import Experiment, ExperimentOptions, ExperimentReport

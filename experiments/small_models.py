@@ -8,8 +8,8 @@ from typing import NamedTuple
 import numpy as np
 from scipy import sparse
 
+from adagoal.core.array_types import Bools, Floats, Longs
 from adagoal.core.errors import InputError
-from adagoal.core.types import Bools, Floats, Longs
 from adagoal.envs.model import TabularMDP
 from experiments import exact_policies
 from experiments.exact_policies import optimal_policy

@@ -27,7 +27,7 @@ from typing import Any
 import numpy as np
 
 import adagoal
-from adagoal.core.types import Floats
+from adagoal.core.array_types import Floats
 from adagoal.envs import toy_models
 from adagoal.goal_rules import GoalInfo
 from adagoal.methods import METHODS

@@ -8,11 +8,11 @@ from pathlib import Path
 
 SOURCE = Path(__file__).parents[1] / "src" / "adagoal"
 LAYERS = (
-    *("core", "settings", "parallel", "envs", "planning", "exact", "certified", "reachability", "tabular", "linear"),
+    *("core", "parallel", "envs", "planning", "exact", "certified", "tabular", "linear"),
     *("baselines", "certification", "deep", "loop", "methods", "runs", "api", "sb3", "report", "comparison", "cli"),
 )
 """From bottom to top: a package imports only from packages before it."""
-LEARNERS = ("certified", "reachability", "tabular", "linear", "baselines", "deep", "loop", "methods")
+LEARNERS = ("certified", "tabular", "linear", "baselines", "deep", "loop", "methods")
 """Packages that may not import ``exact``, which knows the true model."""
 PACKAGE_OF_MODULE = {"goal_rules": "core", "__main__": "cli"}
 """Top-level modules that belong to a package."""

@@ -8,8 +8,8 @@ import math
 import numpy as np
 import pytest
 
+from adagoal.core.environment import Policy
 from adagoal.core.errors import InputError
-from adagoal.core.tabular_policy import Policy
 from adagoal.envs import toy_models
 from adagoal.envs.model import TabularMDP
 from adagoal.exact import solver

@@ -15,15 +15,16 @@ import pytest
 import adagoal
 from adagoal.api import explore as api
 from adagoal.baselines import gosprl, self_directed
+from adagoal.baselines.disco import VALAE
 from adagoal.baselines.gosprl import Gosprl
 from adagoal.baselines.incremental import RoundBasedMethod
 from adagoal.baselines.lae import LAE, enough_episodes
-from adagoal.baselines.valae import VALAE
+from adagoal.baselines.self_directed import solve_visgo
 from adagoal.cli.main import run_command_line as command
 from adagoal.comparison import method_comparison
+from adagoal.core.environment import Policy
 from adagoal.core.errors import InputError
 from adagoal.core.exploration_run import ExplorationRun
-from adagoal.core.tabular_policy import Policy
 from adagoal.core.transition_data import TransitionCounts
 from adagoal.envs import registry, toy_models
 from adagoal.envs.model import TabularMDP
@@ -32,7 +33,6 @@ from adagoal.exact import solver
 from adagoal.goal_rules import adagoal as rule
 from adagoal.loop import run_self_directed
 from adagoal.planning.model_arrays import TransitionKernel
-from adagoal.planning.shortest_paths import solve_visgo
 from adagoal.runs.result import Result
 from experiments import arena, exact_policies, extra_models, incremental, required_steps
 from experiments.__main__ import run as run_experiment

@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 
 from adagoal import goal_rules, methods
+from adagoal.core.environment import Policy
 from adagoal.core.errors import InputError
 from adagoal.core.exploration_run import ExplorationRun
 from adagoal.core.goal_space import GoalSpace
-from adagoal.core.tabular_policy import Policy
+from adagoal.core.run_settings import ExplorationSettings
 from adagoal.core.transition_data import TransitionCounts
 from adagoal.envs import toy_models
 from adagoal.envs.model import TabularMDP
@@ -18,7 +19,6 @@ from adagoal.exact import solver
 from adagoal.exact.audit import audit_policies
 from adagoal.loop import run_exploration
 from adagoal.runs.exploration_session import ExplorationSession
-from adagoal.settings.exploration import ExplorationSettings
 from adagoal.tabular.bayes import BayesianEstimates
 from experiments import extra_models
 from transition_recording import record_transition

@@ -11,6 +11,7 @@ from adagoal.certified.gaps import bound_suboptimality
 from adagoal.certified.heuristics import Heuristics
 from adagoal.core.exploration_run import ExplorationRun
 from adagoal.core.goal_space import GoalSpace
+from adagoal.core.run_settings import ExplorationSettings
 from adagoal.core.transition_data import TransitionCounts
 from adagoal.envs import toy_models
 from adagoal.envs.model import model_from_rows
@@ -19,7 +20,6 @@ from adagoal.exact import solver
 from adagoal.goal_rules import BUILTIN_RULES
 from adagoal.loop import run_exploration
 from adagoal.runs.exploration_session import ExplorationSession
-from adagoal.settings.exploration import ExplorationSettings
 from experiments import exact_policies, extra_models
 from transition_recording import record_transition
 

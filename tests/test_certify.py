@@ -20,8 +20,7 @@ from gymnasium import spaces
 import adagoal
 import browser as driver
 from adagoal.certification.certificate import Certification, Verdict
-from adagoal.certification.criteria import Episode
-from adagoal.certification.episodes import STATE_VARIABLES, open_players
+from adagoal.certification.episodes import STATE_VARIABLES, Episode, open_players
 from adagoal.certification.value_spaces import make_value_space, parse_box
 from adagoal.cli.main import run_command_line
 from adagoal.core.errors import InputError, RunWarning, Status

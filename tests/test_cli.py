@@ -22,7 +22,7 @@ from adagoal.cli.main import run_command_line, spell_options
 from adagoal.cli.options import default_run_folder
 from adagoal.core.errors import InputError
 from adagoal.core.file_io import folder_lock
-from adagoal.runs.exploration_files import load_result
+from adagoal.runs.load_result import load_result
 from adagoal.runs.run_folder import CHECKPOINTS_FOLDER, MANIFEST_FILE
 
 SMALL = ("explore", "grid", "--radius", "6", "--env-arg", "rows=3", "--env-arg", "cols=3")

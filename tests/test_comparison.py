@@ -22,14 +22,14 @@ from adagoal.comparison.method_scores import (
     make_error_plots,
     make_score_table,
 )
+from adagoal.core.environment import Policy
 from adagoal.core.errors import InputError
 from adagoal.core.exploration_run import ExplorationRun
-from adagoal.core.tabular_policy import Policy
+from adagoal.core.run_settings import ExplorationSettings
 from adagoal.envs import registry
 from adagoal.exact.audit import audit_policies
-from adagoal.parallel.task_engine import LocalEngine
+from adagoal.parallel.engines import LocalEngine
 from adagoal.report.figures import draw_curve_plots
-from adagoal.settings.exploration import ExplorationSettings
 
 GRID = ExplorationSettings("grid", {"rows": 3, "cols": 3}, radius=3.5, epsilon=0.5, budget=1_000_000)
 

@@ -18,7 +18,7 @@ from adagoal.core.transition_data import TransitionCounts
 from adagoal.envs.model import model_from_rows
 from adagoal.envs.simulator import ModelSimulator
 from adagoal.exact import solver
-from adagoal.parallel.task_engine import LocalEngine
+from adagoal.parallel.engines import LocalEngine
 from experiments import arena, coverage, coverage_worlds, price, scaling
 from experiments import experiment as runner
 from experiments.__main__ import run as run_experiment

@@ -20,7 +20,7 @@ from adagoal.envs.logged_env import LoggedEnv
 from adagoal.envs.model import TabularMDP, model_from_rows
 from adagoal.envs.recorded_transitions import read_transitions
 from adagoal.exact.solver import is_at_most
-from adagoal.reachability.restarted_balls import RestartedBalls
+from adagoal.tabular.reach_probabilities import RestartedBalls
 from experiments import discovery
 from experiments.discovery import Queue
 from experiments.exact_policies import optimal_values

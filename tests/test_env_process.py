@@ -20,7 +20,7 @@ from adagoal.core.errors import EnvironmentFailure, InputError
 from adagoal.envs import registry
 from adagoal.envs.gym_adapter import GymAdapter
 from adagoal.parallel.worker_process import WorkerDied, WorkerKilled, WorkerProcess
-from adagoal.runs.exploration_files import load_result
+from adagoal.runs.load_result import load_result
 from engine_tasks import Buggy, fail
 from failing_envs import CHAIN
 from model_env import ModelEnv, play, same_counts

@@ -23,13 +23,13 @@ from adagoal.certified.explorer import CertifiedExplorer
 from adagoal.cli.main import run_command_line as command
 from adagoal.core.errors import EnvironmentFailure, FolderWarning, RunWarning, Status
 from adagoal.core.exploration_run import ExplorationRun
+from adagoal.core.run_settings import ExplorationSettings
 from adagoal.envs import registry, toy_models
 from adagoal.envs.simulator import ModelSimulator
 from adagoal.runs import run_folder
 from adagoal.runs.exploration_session import ExplorationSession
 from adagoal.runs.progress_display import CostEstimator
 from adagoal.runs.run_folder import MANIFEST_FILE, find_saved_run
-from adagoal.settings.exploration import ExplorationSettings
 from model_env import Drifting, ModelEnv
 
 

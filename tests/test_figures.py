@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from adagoal.parallel.task_engine import LocalEngine
-from adagoal.settings.exploration import ExplorationSettings
+from adagoal.core.run_settings import ExplorationSettings
+from adagoal.parallel.engines import LocalEngine
 from experiments import constants, figure3, intervals, linear_output, price, scaling, separation
 from experiments import experiment as runner
 from experiments.__main__ import run as run_experiment

@@ -23,8 +23,8 @@ from adagoal.core.file_io import folder_lock
 from adagoal.envs import observation_keys, toy_models
 from adagoal.report import write_report
 from adagoal.runs import run_folder as folders
-from adagoal.runs.exploration_files import RESULT_SCHEMA
 from adagoal.runs.job import JobMonitor
+from adagoal.runs.load_result import RESULT_SCHEMA
 from adagoal.runs.run_folder import CHECKPOINTS_FOLDER, MANIFEST_FILE, find_saved_run, staged_file_path
 from model_env import ModelEnv, PairEnv
 

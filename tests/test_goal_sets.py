@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 import adagoal
+from adagoal.core.environment import Policy
 from adagoal.core.errors import InputError
 from adagoal.core.goal_space import GoalSpace, memberships_from_sets
-from adagoal.core.tabular_policy import Policy
 from adagoal.envs import toy_models
 from adagoal.envs.simulator import ModelSimulator
 from adagoal.exact import solver

@@ -20,7 +20,7 @@ from adagoal.envs.gym_adapter import GymAdapter
 from adagoal.envs.model import TabularMDP, model_from_rows
 from adagoal.envs.observation_keys import MiniGridKeyReader, _minigrid_object_key
 from adagoal.runs import run_folder
-from adagoal.runs.exploration_files import load_result
+from adagoal.runs.load_result import load_result
 from adagoal.runs.result import Result
 from experiments import extra_models
 from model_env import NEVER, Breaking, MersenneTwister, ModelEnv, PairEnv, play, same_counts, with_terminal

@@ -18,9 +18,8 @@ import pytest
 import adagoal
 from adagoal.cli.main import COMMANDS, cli
 from adagoal.core import errors
-from adagoal.core.argument_checks import SettingInfo, declared_settings
-from adagoal.settings.exploration import ExecutionOptions, ExplorationSettings
-from adagoal.settings.training import ClaimSettings, TrainingOptions
+from adagoal.core.run_settings import ClaimSettings, ExecutionOptions, ExplorationSettings, TrainingOptions
+from adagoal.core.validation import SettingInfo, declared_settings
 
 SNAPSHOT = Path(__file__).with_name("interface.json")
 

@@ -16,13 +16,13 @@ from adagoal.envs.simulator import ModelSimulator
 from adagoal.exact import solver
 from adagoal.goal_rules import BUILTIN_RULES
 from adagoal.loop import run_exploration
-from adagoal.planning import robust_sweeps
+from adagoal.planning import robust_bounds
 from adagoal.planning.model_arrays import RobustModel
 from experiments import exact_policies, extra_models
 from transition_recording import record_transition
 
 # Called from Python, the function itself would run as Python code.
-extreme_mean = numba.njit(lambda *arguments: robust_sweeps.extreme_mean(*arguments))
+extreme_mean = numba.njit(lambda *arguments: robust_bounds.extreme_mean(*arguments))
 
 SMALL = {
     "sparse": (toy_models.random_sparse(n_states=8, n_actions=2, seed=3), 6.0, 1.0),

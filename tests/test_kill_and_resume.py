@@ -13,10 +13,10 @@ import pytest
 
 from adagoal import goal_rules
 from adagoal.core.exploration_run import ExplorationRun
+from adagoal.core.run_settings import ExplorationSettings
 from adagoal.envs import registry
 from adagoal.envs.simulator import ModelSimulator
 from adagoal.runs.exploration_session import ExplorationSession
-from adagoal.settings.exploration import ExplorationSettings
 from kill_runs import Rule, tried_least
 
 KILLING = Path(__file__).parent / "kill_runs.py"

@@ -10,7 +10,7 @@ from adagoal.envs import mixture_models
 from adagoal.envs.simulator import ModelSimulator
 from adagoal.exact import solver
 from adagoal.exact.solver import to_target_goals
-from adagoal.linear.region_learners import PooledLearner, enclose_likelihood_set, maximise_likelihood
+from adagoal.linear.confidence_regions import PooledLearner, enclose_likelihood_set, maximise_likelihood
 from adagoal.linear.ucrl_vtr import solve_ridge_regressions
 from adagoal.loop import run_exploration
 from adagoal.planning.mixture_sweeps import plan_mixture_horizon

@@ -6,8 +6,7 @@ import json
 import numpy as np
 import pytest
 
-from adagoal.parallel import TaskResources
-from adagoal.parallel.task_engine import LocalEngine
+from adagoal.parallel.engines import LocalEngine, TaskResources
 from experiments import experiment as runner
 from experiments import linear, linear_output, linear_runs, misfit
 from experiments.__main__ import run as run_experiment

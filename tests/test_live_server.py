@@ -25,8 +25,8 @@ from adagoal.core.errors import InputError
 from adagoal.core.file_io import folder_lock, is_folder_locked
 from adagoal.report.exploration_page import LiveRunSource, RunFolderSource
 from adagoal.report.live_server import serve_report
-from adagoal.runs.exploration_files import load_result
 from adagoal.runs.job import STOP_REQUEST_FILE
+from adagoal.runs.load_result import load_result
 from adagoal.runs.result import Result
 from data_block import unpack_data_block
 

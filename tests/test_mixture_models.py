@@ -11,7 +11,7 @@ from adagoal.envs import mixture_models, toy_models
 from adagoal.envs.mixture_models import mixture_from_models, model_from_mixture
 from adagoal.envs.registry import MODEL_BUILDERS
 from adagoal.exact import solver
-from adagoal.linear.mixture_counts import PSEUDO_COUNT, likeliest_theta, misfit_p_value
+from adagoal.linear.mixture_estimates import PSEUDO_COUNT, likeliest_theta, misfit_p_value
 from adagoal.loop import run_exploration
 from adagoal.planning import mixture_sweeps
 from adagoal.planning.model_arrays import ThetaRegion, features_from_mixture

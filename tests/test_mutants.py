@@ -41,8 +41,8 @@ class Mutant(NamedTuple):
 
 
 SETS, OPERATORS, SWEEPS = "certified/confidence_sets.py", "core/operators.py", "certified/sweeps.py"
-GAPS, HOPS, DETOURS = "certified/gaps.py", "certified/deterministic.py", "certified/triangle.py"
-RESET = "certified/reset.py"
+GAPS, HOPS = "certified/gaps.py", "certified/deterministic.py"
+RESET = "certified/uncertain_reset.py"
 EXAMPLE = "test_bounds.py::test_worked_example_of_the_theory_page"
 SHARES = "test_certified.py::test_the_events_share_delta"
 DISCOVERED = "test_discovery.py::test_the_shares_of_all_pairs_sum_to_delta"
@@ -135,11 +135,11 @@ MUTANTS = (
         "test_deterministic.py::test_hop_bounds_hold_in_every_model_that_fits_the_counts",
     ),
     Mutant(
-        *("lemma 13a: V_h(g)", DETOURS, "back = Y[below, g]", "back = V[below, g]"),
+        *("lemma 13a: V_h(g)", SWEEPS, "back = Y[below, g]", "back = V[below, g]"),
         "test_triangle.py::test_bounds_by_a_neighbour_hold_with_inexact_bounds",
     ),
     Mutant(
-        *("lemma 13b: V_g(h)", DETOURS, "onward = Y[j, goal_state[above]]", "onward = V[j, goal_state[above]]"),
+        *("lemma 13b: V_g(h)", SWEEPS, "onward = Y[j, goal_state[above]]", "onward = V[j, goal_state[above]]"),
         "test_triangle.py::test_bounds_by_a_neighbour_equal_exact_values",
     ),
 )

@@ -18,13 +18,13 @@ import numpy as np
 import pytest
 
 import adagoal
-from adagoal import parallel
 from adagoal.api.policy_trials import play as try_out
 from adagoal.cli.main import run_command_line
 from adagoal.core.errors import EnvironmentFailure, InputError
 from adagoal.envs import registry, toy_models
 from adagoal.envs.env_workers import EnvWorker
 from adagoal.envs.parallel_env import ParallelEnv
+from adagoal.parallel import engines
 from adagoal.parallel.worker_process import WorkerFactory, WorkerKilled
 from model_env import MersenneTwister, ModelEnv, PairEnv, SelfTruncating, play, same_counts, with_terminal
 from test_action_masks import MaskedEnv, MaskedPairs, masked, never_played
@@ -73,7 +73,7 @@ def in_process(monkeypatch: pytest.MonkeyPatch) -> type[InProcessWorker]:
     def open_workers(engine: str, address: str | None) -> Iterator[WorkerFactory]:
         yield InProcessWorker
 
-    monkeypatch.setattr(parallel, "open_workers", open_workers)
+    monkeypatch.setattr(engines, "open_workers", open_workers)
     InProcessWorker.failing, InProcessWorker.calls = {}, 0
     return InProcessWorker
 

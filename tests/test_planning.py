@@ -7,8 +7,8 @@ import numpy_planners
 from adagoal import goal_rules
 from adagoal.certified.confidence_sets import ConfidenceSets
 from adagoal.certified.explorer import CertifiedExplorer
+from adagoal.core.environment import Policy
 from adagoal.core.exploration_run import ExplorationRun
-from adagoal.core.tabular_policy import Policy
 from adagoal.core.transition_data import TransitionCounts
 from adagoal.envs import toy_models
 from adagoal.envs.simulator import ModelSimulator

@@ -15,8 +15,8 @@ import adagoal
 import damaged_folders
 from adagoal.api import explore as api
 from adagoal.cli.main import run_command_line
+from adagoal.core.array_types import Floats
 from adagoal.core.errors import EnvironmentFailure
-from adagoal.core.types import Floats
 from adagoal.envs import toy_models
 from adagoal.exact.solver import policy_value
 from model_env import ModelEnv, PairEnv

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from adagoal.core.environment import Policy
 from adagoal.core.errors import InputError
-from adagoal.core.tabular_policy import Policy
 from adagoal.envs import toy_models
 from adagoal.envs.model import TabularMDP, model_from_rows
 from adagoal.exact import solver

@@ -17,8 +17,8 @@ from adagoal.envs import toy_models
 from adagoal.envs.model import model_from_rows
 from adagoal.exact.audit import largest_probabilities, policy_probability
 from adagoal.planning.model_arrays import EmpiricalModel
-from adagoal.reachability.horizon_bounds import HorizonGoals, bound_probabilities
-from adagoal.reachability.restarted_balls import RestartedBalls
+from adagoal.planning.robust_bounds import HorizonGoals, bound_probabilities
+from adagoal.tabular.reach_probabilities import RestartedBalls
 from experiments import probabilities
 from transition_recording import record_transition
 

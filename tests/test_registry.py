@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from gymnasium.envs.toy_text import TaxiEnv
 
-from adagoal.core.argument_checks import parse_key_value
 from adagoal.core.errors import InputError
+from adagoal.core.validation import parse_key_value
 from adagoal.envs import registry
 from adagoal.envs.gym_adapter import GymAdapter
 from adagoal.envs.simulator import ModelSimulator

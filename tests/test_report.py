@@ -22,7 +22,7 @@ from adagoal.envs.simulator import ModelSimulator
 from adagoal.report import exploration_page, write_report
 from adagoal.report.exploration_page import ExplorationSource, layered_positions
 from adagoal.report.html_page import Panel, PanelContent, pack_data_block
-from adagoal.runs.exploration_files import load_result
+from adagoal.runs.load_result import load_result
 from adagoal.runs.result import Result, StateMetadata
 from adagoal.runs.result_text import make_headline
 from data_block import unpack_data_block

@@ -21,7 +21,7 @@ from adagoal.report import exploration_page, write_report
 from adagoal.report.exploration_page import ExplorationSource, PageLimits
 from adagoal.report.html_page import Panel, PanelContent
 from adagoal.report.show import show
-from adagoal.runs.exploration_files import load_result
+from adagoal.runs.load_result import load_result
 from adagoal.runs.result import Result, StateMetadata
 
 pytestmark = pytest.mark.skipif(driver.found() is None, reason=driver.HOW)

@@ -17,9 +17,9 @@ import pytest
 import adagoal
 import adagoal.sb3
 from adagoal.core import installation
-from adagoal.core.argument_checks import unknown_argument_error
 from adagoal.core.errors import InputError, RunWarning
 from adagoal.core.installation import install_command
+from adagoal.core.validation import unknown_argument_error
 from adagoal.envs import toy_models
 from model_env import PairEnv
 

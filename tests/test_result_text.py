@@ -19,7 +19,7 @@ from adagoal.core.errors import Status
 from adagoal.deep.config import Config
 from adagoal.report import write_report
 from adagoal.runs import result_text
-from adagoal.runs.exploration_files import load_result
+from adagoal.runs.load_result import load_result
 
 
 def test_resume_command_names_user_code(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

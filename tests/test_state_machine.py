@@ -19,7 +19,7 @@ import pytest
 
 import adagoal
 from adagoal.api.pytest_plugin import assert_explored, assert_reachable
-from adagoal.core.types import Failure
+from adagoal.core.errors import Failure
 from adagoal.envs.observation_keys import key_text
 
 EXAMPLE = Path(__file__).parents[1] / "examples" / "circuit-breaker"

@@ -17,15 +17,13 @@ import numpy as np
 import pytest
 
 import adagoal
-from adagoal import parallel
 from adagoal.cli.main import run_command_line
 from adagoal.comparison import method_comparison
 from adagoal.core.errors import EnvironmentFailure, InputError
 from adagoal.core.exploration_run import ExplorationRun
 from adagoal.core.installation import install_command
-from adagoal.parallel import Engine, TaskInterrupted, TaskResources, WorkerLost
-from adagoal.parallel.ray_engine import RayHost, RayWorker
-from adagoal.parallel.task_engine import LocalEngine
+from adagoal.parallel import engines
+from adagoal.parallel.engines import Engine, LocalEngine, RayHost, RayWorker, TaskInterrupted, TaskResources, WorkerLost
 from adagoal.parallel.worker_process import WorkerDied, WorkerFailure, WorkerKilled, unwrap_reply
 from engine_tasks import Buggy, begun, die, fail, refuse, slowly, square
 from experiments import arena
@@ -104,7 +102,7 @@ def test_bug_in_a_task_on_ray_keeps_its_traceback(
 ) -> None:
     without_ray(monkeypatch, set())
     with pytest.raises(error, match=message) as raised:
-        list(parallel.make_engine("ray", None, None, print).map(fail, {"a": (kind,)}, TaskResources()))
+        list(engines.make_engine("ray", None, None, print).map(fail, {"a": (kind,)}, TaskResources()))
     assert "in fail" in str(raised.value.__cause__)
 
 
@@ -151,7 +149,7 @@ def test_closing_the_iterator_stops_the_workers() -> None:
 
 
 def test_importing_adagoal_imports_no_ray() -> None:
-    code = "import sys, adagoal, adagoal.cli.main, adagoal.parallel.ray_engine; assert 'ray' not in sys.modules"
+    code = "import sys, adagoal, adagoal.cli.main, adagoal.parallel.engines; assert 'ray' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
@@ -165,7 +163,7 @@ def test_bad_engines_give_one_line_error(
     assert run_command_line([*compare, "--address", "here:1"]) == 2
     assert "address: works with the engine ray only" in capsys.readouterr().err
     with pytest.raises(InputError, match="engine: must be one of local, ray"):
-        parallel.make_engine("magic")
+        engines.make_engine("magic")
 
 
 def test_experiment_continues_after_an_interrupt(
@@ -264,7 +262,7 @@ def test_tables_do_not_depend_on_lost_and_retried_tasks(tmp_path: Path, monkeypa
     """The slow test below does the same with the real Ray."""
     small(monkeypatch)
     ray, said = without_ray(monkeypatch, {1, 8}), []  # the second run, and its first retry
-    engine = parallel.make_engine("ray", None, None, said.append)
+    engine = engines.make_engine("ray", None, None, said.append)
     there = tables(arena.ARENA, tmp_path / "ray", engine, seeds=2, budget=2_000)
     assert [line.partition(": ")[2] for line in said] == ["its worker was lost (NodeDiedError); trying again"] * 2
     assert len(ray.begun) == 10
@@ -275,7 +273,7 @@ def test_tables_do_not_depend_on_lost_and_retried_tasks(tmp_path: Path, monkeypa
 
 def test_tasks_on_ray_are_given_up_or_stop_all_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
     ray = without_ray(monkeypatch, {0, 2, 3})
-    engine = parallel.make_engine("ray", 2, None, lambda line: None)
+    engine = engines.make_engine("ray", 2, None, lambda line: None)
     assert ray.options["num_cpus"] == 2
     found = []
     with pytest.raises(WorkerLost, match=r"^a failed 3 times: its worker was lost \(NodeDiedError\)"):
@@ -306,7 +304,7 @@ def test_tasks_on_ray_are_given_up_or_stop_all_tasks(monkeypatch: pytest.MonkeyP
 def test_ray_resources_of_a_task(needs: TaskResources, share: dict[str, int], monkeypatch: pytest.MonkeyPatch) -> None:
     """A task asks for at most the cores of the largest machine, and for a GPU if any machine has one."""
     ray = without_ray(monkeypatch, set(), {"CPU": 4.0}, {"CPU": 2.0, "GPU": 1.0})
-    assert dict(parallel.make_engine("ray", None, None, print).map(abs, {"a": (-1,)}, needs)) == {"a": 1}
+    assert dict(engines.make_engine("ray", None, None, print).map(abs, {"a": (-1,)}, needs)) == {"a": 1}
     assert ray.share == share
 
 
@@ -315,7 +313,7 @@ def test_ray_resources_of_a_task(needs: TaskResources, share: dict[str, int], mo
 def test_ray_node_is_lost_without_losing_a_cell(cluster: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     small(monkeypatch)
     said: list[str] = []
-    ray = LosesNode(parallel.make_engine("ray", None, cluster.address, said.append), cluster, tmp_path / "ray")
+    ray = LosesNode(engines.make_engine("ray", None, cluster.address, said.append), cluster, tmp_path / "ray")
     there = tables(replace(arena.ARENA, measure_run=slowly), tmp_path / "ray", ray, seeds=2, budget=2_000)
     assert any("its worker was lost" in line for line in said)
     assert there == tables(arena.ARENA, tmp_path / "local", LocalEngine(1, print), seeds=2, budget=2_000)

@@ -10,7 +10,7 @@ from adagoal.certified import explorer, sweeps
 from adagoal.certified.confidence_sets import ConfidenceSets
 from adagoal.certified.goal_table import NO_KNOWN_PATH, shorten_hop_counts
 from adagoal.certified.heuristics import Heuristics
-from adagoal.certified.triangle import improve_by_neighbours
+from adagoal.certified.sweeps import improve_by_neighbours
 from adagoal.core.transition_data import TransitionCounts
 from adagoal.envs import toy_models
 from adagoal.envs.simulator import ModelSimulator

@@ -10,10 +10,10 @@ from numpy.typing import NDArray
 
 import adagoal
 from adagoal import goal_rules, methods
+from adagoal.core.environment import Policy
 from adagoal.core.errors import InputError
 from adagoal.core.exploration_run import ExplorationRun
 from adagoal.core.goal_space import GoalSpace
-from adagoal.core.tabular_policy import Policy
 from adagoal.core.transition_data import TransitionCounts
 from adagoal.envs import toy_models
 from adagoal.envs.model import TabularMDP

@@ -14,12 +14,12 @@ from adagoal import methods
 from adagoal.api import explore as api
 from adagoal.api.env_check import check_env
 from adagoal.certified.explorer import CertifiedExplorer
-from adagoal.certified.reset import RESET_DELTA_SHARE, UncertainReset
+from adagoal.certified.uncertain_reset import RESET_DELTA_SHARE, UncertainReset
+from adagoal.core.array_types import Floats
 from adagoal.core.errors import InputError
 from adagoal.core.exploration_run import ExplorationRun
 from adagoal.core.goal_space import GoalSpace
 from adagoal.core.transition_data import TransitionCounts
-from adagoal.core.types import Floats
 from adagoal.envs import toy_models
 from adagoal.envs.gym_adapter import GymAdapter
 from adagoal.envs.model import TabularMDP, model_from_rows

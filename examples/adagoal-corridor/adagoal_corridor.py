@@ -12,8 +12,8 @@ from dataclasses import replace
 import numpy as np
 
 import adagoal
+from adagoal.core.array_types import Floats
 from adagoal.core.exploration_run import PlanningEstimates
-from adagoal.core.types import Floats
 from adagoal.goal_rules import GoalInfo, rule
 from adagoal.methods import ExplorationProblem, Method, build_certified
 

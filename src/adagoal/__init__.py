@@ -20,13 +20,13 @@ if TYPE_CHECKING:
     from adagoal.certification.certificate import Certification
     from adagoal.comparison.method_comparison import compare
     from adagoal.comparison.method_scores import Comparison
+    from adagoal.core.environment import Policy
     from adagoal.core.errors import InputError
-    from adagoal.core.tabular_policy import Policy
     from adagoal.envs.mixture_models import mixture
     from adagoal.envs.model import Model
     from adagoal.envs.state_machine import machine
     from adagoal.report.show import Page, plot, show
-    from adagoal.runs.exploration_files import load
+    from adagoal.runs.load_result import load
     from adagoal.runs.result import Certificate, Result
 
 __version__ = "0.2.0.dev0"
@@ -72,13 +72,13 @@ _MODULE_OF_NAME = {
         "comparison.method_scores": ["Comparison"],
         "comparison.method_comparison": ["compare"],
         "core.errors": ["InputError"],
-        "core.tabular_policy": ["Policy"],
+        "core.environment": ["Policy"],
         "certification.certificate": ["Certification"],
         "envs.mixture_models": ["mixture"],
         "envs.model": ["Model"],
         "envs.state_machine": ["machine"],
         "report.show": ["Page", "plot", "show"],
-        "runs.exploration_files": ["load"],
+        "runs.load_result": ["load"],
         "runs.result": ["Certificate", "Result"],
     }.items()
     for name in names

@@ -22,10 +22,10 @@ from typing import NamedTuple, TypeVar, cast
 import numpy as np
 
 from adagoal.core import user_code
-from adagoal.core.argument_checks import suggest_name
+from adagoal.core.array_types import Bools, Floats
 from adagoal.core.errors import EnvironmentFailure, InputError, describe_user_exception
-from adagoal.core.types import Bools, Floats
 from adagoal.core.user_code import USER_CODE_SECTION, is_file_spec, load_from_file
+from adagoal.core.validation import suggest_name
 
 
 @dataclass(frozen=True)

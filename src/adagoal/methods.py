@@ -13,21 +13,21 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from adagoal.certified.explorer import CertifiedExplorer
-from adagoal.certified.reset import RESET_DELTA_SHARE, ExactResetEstimates, UncertainReset
+from adagoal.certified.uncertain_reset import RESET_DELTA_SHARE, ExactResetEstimates, UncertainReset
 from adagoal.core import user_code
-from adagoal.core.argument_checks import suggest_name
+from adagoal.core.array_types import Bools
 from adagoal.core.environment import NO_LIMIT, TabularEnv
 from adagoal.core.errors import InputError, Status
 from adagoal.core.exploration_run import ExplorationRun, GoalEstimates, PlanningEstimates, RunObserver
 from adagoal.core.goal_space import GoalSpace
 from adagoal.core.linear_mixture import LinearMixture
 from adagoal.core.transition_data import TransitionCounts
-from adagoal.core.types import Bools
+from adagoal.core.validation import suggest_name
 from adagoal.loop import run_exploration, run_self_directed
 
 if TYPE_CHECKING:
     from adagoal.baselines.self_directed import SelfDirectedMethod
-    from adagoal.reachability.estimates import KernelSets
+    from adagoal.tabular.reach_probabilities import KernelSets
 
 
 class ReachTarget(NamedTuple):
@@ -63,7 +63,7 @@ def build_certified(p: ExplorationProblem, branching: int | None = None) -> Plan
     _check_branching(p.env, branching)
     n_states = None if p.env.pair_bound is None else p.env.state_bound
     if p.reach is not None:
-        from adagoal.reachability.restarted_balls import RestartedBalls
+        from adagoal.tabular.reach_probabilities import RestartedBalls
 
         sizes, widest = (n_states, p.env.pair_bound, p.goal_space.goal_bound), branching or n_states or NO_LIMIT
         return _bound_probabilities("certified", p, lambda delta: RestartedBalls(p.counts, *sizes, delta, widest))
@@ -134,20 +134,20 @@ def build_vtr(p: ExplorationProblem, horizon: int | None = None) -> PlanningEsti
 
 def build_vtr_pooled(p: ExplorationProblem) -> PlanningEstimates:
     """Linear mixtures, certified: one value-targeted regression for all goals."""
-    from adagoal.linear.region_learners import PooledLearner
+    from adagoal.linear.confidence_regions import PooledLearner
 
     return _build_mixture_bounds(p, PooledLearner)
 
 
 def build_likelihood(p: ExplorationProblem) -> PlanningEstimates:
     """Linear mixtures of probability kernels, certified: a likelihood set for the weights."""
-    from adagoal.linear.region_learners import LikelihoodLearner
+    from adagoal.linear.confidence_regions import LikelihoodLearner
 
     return _build_mixture_bounds(p, LikelihoodLearner)
 
 
 def _build_mixture_bounds(p: ExplorationProblem, learner: Any) -> PlanningEstimates:
-    from adagoal.linear.mixture_bounds import MixtureBounds
+    from adagoal.linear.mixture_estimates import MixtureBounds
 
     mixture = _require_mixture(learner.name, p.env)
     rest = p.L, p.epsilon, p.goal_space, p.env.add_void_reason
@@ -191,7 +191,7 @@ METHODS = {
     "bayes": Method(build_bayes, needs_known_size=True),
     "ucbexplore": declare_baseline("ucbexplore", "UcbExplore"),
     "disco": declare_baseline("disco", "DisCo"),
-    "valae": declare_baseline("valae", "VALAE", needs_known_size=True),
+    "valae": declare_baseline("disco", "VALAE", needs_known_size=True),
     "lae": declare_baseline("lae", "LAE", needs_known_size=True),
     "gosprl": declare_baseline("gosprl", "Gosprl", needs_known_size=True),
     "bpi-ucbvi": Method(build_bpi_ucbvi, needs_known_size=True),
@@ -310,7 +310,7 @@ def _bound_probabilities(
     name: str, p: ExplorationProblem, make_sets: Callable[[float], KernelSets]
 ) -> PlanningEstimates:
     """Build estimates of reach probabilities; if the start is not certain, a share of delta covers the reset."""
-    from adagoal.reachability.estimates import ReachProbabilities
+    from adagoal.tabular.reach_probabilities import ReachProbabilities
 
     assert p.reach is not None
     share = 0.0 if p.env.start_is_certain else RESET_DELTA_SHARE

@@ -21,10 +21,10 @@ from adagoal.certification.episodes import open_players
 from adagoal.certification.value_spaces import CellTree
 from adagoal.cli.main import run_command_line
 from adagoal.core import confidence_bounds
+from adagoal.core.array_types import Bools, Floats
 from adagoal.core.confidence_bounds import clopper_pearson_interval
 from adagoal.core.errors import InputError, Status
 from adagoal.core.random_streams import StreamPurpose, random_stream
-from adagoal.core.types import Bools, Floats
 from adagoal.deep.env_inspection import measure_dimensions
 from adagoal.deep.goal_envs import EnvSource, GoalEnv
 from adagoal.deep.policy_evaluation import prepare_certification

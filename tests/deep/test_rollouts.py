@@ -11,8 +11,8 @@ import pytest
 from small_training import TINY
 
 import adagoal
+from adagoal.core.array_types import Floats, Singles
 from adagoal.core.errors import InputError, Status
-from adagoal.core.types import Floats, Singles
 from adagoal.deep import Config
 from adagoal.deep.env_inspection import measure_dimensions
 from adagoal.deep.goal_envs import EnvDimensions, EnvSource

@@ -133,7 +133,7 @@ def test_environment_error_gives_one_line_error() -> None:
 
 
 def test_importing_adagoal_imports_no_jax() -> None:
-    modules = "sys, adagoal, adagoal.cli.main, adagoal.cli.training_commands"
+    modules = "sys, adagoal, adagoal.cli.main, adagoal.cli.policy_commands"
     code = f"import {modules}\nassert not {{'jax', 'mujoco'}} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True)
 

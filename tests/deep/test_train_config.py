@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from adagoal.cli.training_commands import train
-from adagoal.core.argument_checks import declared_settings
+from adagoal.cli.policy_commands import train
 from adagoal.core.errors import InputError
+from adagoal.core.validation import declared_settings
 from adagoal.deep.config import RECIPES, Config, check_shared_program
 
 

@@ -14,8 +14,8 @@ from stable_baselines3.common.noise import NormalActionNoise
 from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecMonitor, VecNormalize
 
 from adagoal import goal_rules as rules
+from adagoal.core.array_types import Floats
 from adagoal.core.errors import InputError
-from adagoal.core.types import Floats
 from adagoal.deep import pointmass  # noqa: F401  (registers the id)
 from adagoal.deep.config import DECLARABLE_GOAL_FIELDS, KNOWN_GOAL_FIELDS
 from adagoal.sb3 import ChooseGoals, ChosenGoal

@@ -23,9 +23,9 @@ import numpy as np
 from adagoal import goal_rules
 from adagoal.api.certify import certify
 from adagoal.certification.certificate import CellVerdict, Certification, Claim, Verdict
+from adagoal.core.array_types import Floats
 from adagoal.core.errors import Status
 from adagoal.core.random_streams import StreamPurpose, random_stream
-from adagoal.core.types import Floats
 from adagoal.deep.config import Config
 from adagoal.deep.env_inspection import GoalSampler, inspect_env
 from adagoal.deep.goal_envs import EnvDimensions, EnvSource, GoalEnv

@@ -17,26 +17,25 @@ import gymnasium
 
 from adagoal.certification.certificate import Certification, Claim, ComparisonClaim, Question
 from adagoal.certification.certifier import Certifier, PlayFunction
-from adagoal.certification.criteria import make_criterion
-from adagoal.certification.episodes import EpisodePlayer, EpisodeTask, PairPlayer, open_players
+from adagoal.certification.episodes import EpisodePlayer, EpisodeTask, PairPlayer, make_criterion, open_players
 from adagoal.certification.policies import find_policy, fingerprint_function
 from adagoal.certification.value_spaces import CellTree, ValueSampler, ValueSpace, make_value_space
-from adagoal.core.argument_checks import (
+from adagoal.core.errors import InputError
+from adagoal.core.file_io import read_json, report_read_errors, write_json
+from adagoal.core.run_settings import ClaimSettings, TrainingOptions
+from adagoal.core.user_code import call_observer
+from adagoal.core.validation import (
     check_arguments,
     check_folder_path,
     check_integer,
     document_settings,
     refuse_unknown_arguments,
 )
-from adagoal.core.errors import InputError
-from adagoal.core.file_io import read_json, report_read_errors, write_json
-from adagoal.core.user_code import call_observer
 from adagoal.deep import require_deep_extra
 from adagoal.deep.goal_envs import EnvSource, find_goal_setter, make_goal_env, register_robotics_envs
 from adagoal.deep.policy import GoalPolicy
 from adagoal.envs.registry import make_gym_env
 from adagoal.runs.job import stop_on_signals
-from adagoal.settings.training import ClaimSettings, TrainingOptions
 
 if TYPE_CHECKING:
     from adagoal.runs.train_result import TrainResult
@@ -98,7 +97,7 @@ def certify(
         ``f(rng)`` that draws one. By default the goals of the environment.
     set_start: ``set_start(env, value)`` puts the environment there after a reset and returns the observation.
     criterion: what counts as a success: by default ``info["is_success"]`` or the reward of the goal after any step;
-        ``"survive:N"``, ``"return:X"``, or a function of the :class:`~adagoal.certification.criteria.Episode`.
+        ``"survive:N"``, ``"return:X"``, or a function of the :class:`~adagoal.certification.episodes.Episode`.
     run, test_goals: for the folder of a run: index of the run, if trained with several seeds, and its goal space.
     seed: of goals and starts; the result does not depend on the number of ``workers`` (by default one per core).
     out: folder for ``certificate.json``. The same call continues an interrupted certification there.

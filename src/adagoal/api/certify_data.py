@@ -19,22 +19,22 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 from adagoal import goal_rules, methods
-from adagoal.certified.reset import ExactResetEstimates
-from adagoal.core.argument_checks import check_arguments, check_folder_path
+from adagoal.certified.uncertain_reset import ExactResetEstimates
+from adagoal.core.array_types import Bools, Longs
 from adagoal.core.environment import RolloutOutcome
 from adagoal.core.errors import OBJECT_ENV_PREFIX, InputError, Status, to_single_line
 from adagoal.core.exploration_run import ExplorationRun, PlanningEstimates, SupportsFinalize, record_rollout
+from adagoal.core.goal_spec import GoalsArgument, parse_goals
 from adagoal.core.random_streams import StreamPurpose, random_stream
+from adagoal.core.run_settings import ExplorationSettings
 from adagoal.core.transition_data import TransitionCounts
-from adagoal.core.types import Bools, Longs
+from adagoal.core.validation import check_arguments, check_folder_path
 from adagoal.envs.gym_adapter import GymAdapter
 from adagoal.envs.logged_env import LoggedEnv
 from adagoal.envs.recorded_transitions import RecordedTransitions, read_transitions
 from adagoal.envs.simulator import ModelSimulator
 from adagoal.runs.exploration_session import ExplorationSession
 from adagoal.runs.result import Result
-from adagoal.settings.exploration import ExplorationSettings
-from adagoal.settings.goal_spec import GoalsArgument, parse_goals
 
 DATA_WARNING = "recorded transitions, and the certificates assume that none was left out because of its outcome"
 

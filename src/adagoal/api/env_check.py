@@ -21,11 +21,11 @@ from gymnasium import spaces
 from numpy.typing import ArrayLike
 
 from adagoal.core import file_formats
-from adagoal.core.argument_checks import check_integer
+from adagoal.core.array_types import Floats
 from adagoal.core.environment import TabularEnv
 from adagoal.core.errors import EnvironmentFailure, ExitCode, InputError, to_single_line
-from adagoal.core.types import Floats
 from adagoal.core.user_code import stdout_to_stderr
+from adagoal.core.validation import check_integer
 from adagoal.deep import env_inspection, require_deep_extra
 from adagoal.deep.config import Config
 from adagoal.deep.goal_envs import (

@@ -13,17 +13,19 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from adagoal import goal_rules, parallel
+from adagoal import goal_rules
 from adagoal.api.certify_data import DATA_WARNING, begin_with_data
 from adagoal.core import transition_data
-from adagoal.core.argument_checks import check_arguments, check_folder_path, document_settings, refuse_unknown_arguments
-from adagoal.core.environment import TabularEnv
+from adagoal.core.array_types import Longs
+from adagoal.core.environment import Policy, TabularEnv
 from adagoal.core.errors import OBJECT_ENV_PREFIX, InputError, RunWarning
 from adagoal.core.exploration_run import RunObserver
 from adagoal.core.goal_space import StoredLabeler
-from adagoal.core.tabular_policy import Policy
-from adagoal.core.types import Longs
+from adagoal.core.goal_spec import GoalsArgument as Goals
+from adagoal.core.goal_spec import avoided_states, parse_avoid, parse_goals, resolve_goals_on_resume
+from adagoal.core.run_settings import ExecutionOptions, ExplorationSettings
 from adagoal.core.user_code import is_file_spec
+from adagoal.core.validation import check_arguments, check_folder_path, document_settings, refuse_unknown_arguments
 from adagoal.envs import model_sources, registry
 from adagoal.envs.gym_adapter import GymAdapter, StartSeed
 from adagoal.envs.model import TabularMDP
@@ -31,8 +33,10 @@ from adagoal.envs.parallel_env import ParallelEnv
 from adagoal.envs.recorded_transitions import EVENT_START
 from adagoal.envs.simulator import ModelSimulator
 from adagoal.exact.audit import Audit, audit_policies, audit_probabilities
+from adagoal.parallel import engines
 from adagoal.parallel.worker_process import exit_if_reimported
-from adagoal.runs.exploration_files import (
+from adagoal.runs.exploration_session import ExplorationSession
+from adagoal.runs.load_result import (
     RUN_CHECKPOINT_SCHEMA,
     load_result,
     read_result_files,
@@ -41,7 +45,6 @@ from adagoal.runs.exploration_files import (
     require_exploration,
     settings_from_json,
 )
-from adagoal.runs.exploration_session import ExplorationSession
 from adagoal.runs.progress_display import ExplorationProgress, observe_with_display
 from adagoal.runs.result import Result, find_model_states, numbers_states_as_met
 from adagoal.runs.run_folder import (
@@ -54,9 +57,6 @@ from adagoal.runs.run_folder import (
     read_saved_run,
     require_run_folder,
 )
-from adagoal.settings.exploration import ExecutionOptions, ExplorationSettings
-from adagoal.settings.goal_spec import GoalsArgument as Goals
-from adagoal.settings.goal_spec import avoided_states, parse_avoid, parse_goals, resolve_goals_on_resume
 
 if TYPE_CHECKING:
     from adagoal.deep.rollouts import RolloutFactory
@@ -215,7 +215,7 @@ def _open_env(
 ) -> Iterator[tuple[TabularEnv, str]]:
     """Make an environment; return it with its name in results. Its workers end with the block."""
     check_arguments(ExplorationSettings, workers=workers)
-    with parallel.open_workers(engine, address) as make_worker:
+    with engines.open_workers(engine, address) as make_worker:
         made, name = registry.make_env(env, env_args, start_seed, max_states, step_timeout, workers, make_worker)
         try:
             yield made, name
@@ -240,7 +240,8 @@ def _find_same_run(folder: RunFolder, session: ExplorationSession, own_rule: boo
         "an environment object": setting.env.startswith(OBJECT_ENV_PREFIX) and model is None,
         "goals that are functions": not {"function", "predicates"}.isdisjoint(setting.goal_sets or ()),
         "a goal rule that is a function": own_rule,
-        "recorded data": session.run.counts.n.any() or _began_with_data(folder.saved_run),
+        "recorded data": session.run.counts.n.any()
+        or any(DATA_WARNING in line for line in load_result(folder.path).warnings),
     }
     if names := [name for name, given in incomparable.items() if given]:
         text = f"{folder.path} holds a finished run with {names[0]}, which may differ; give another folder"
@@ -251,10 +252,6 @@ def _find_same_run(folder: RunFolder, session: ExplorationSession, own_rule: boo
     result = None if names_file or names_module else load_result(folder.path)
     # a smaller budget would have ended the run earlier
     return result if result is not None and result.steps <= (setting.budget or result.steps) else None
-
-
-def _began_with_data(saved: SavedRun) -> bool:
-    return any(DATA_WARNING in line for line in load_result(saved.path).warnings)
 
 
 def resume(

@@ -38,20 +38,20 @@ import numpy as np
 from adagoal.api import explore as api
 from adagoal.certified.confidence_sets import ConfidenceSets, conditional_intervals
 from adagoal.certified.explorer import CertifiedExplorer
-from adagoal.certified.reset import UncertainReset
-from adagoal.core.argument_checks import check_folder_path
+from adagoal.certified.uncertain_reset import UncertainReset
+from adagoal.core.array_types import Bools, Floats
 from adagoal.core.environment import TabularEnv
 from adagoal.core.errors import InputError
 from adagoal.core.file_io import write_json, write_text
 from adagoal.core.transition_data import TransitionCounts
-from adagoal.core.types import Bools, Floats
+from adagoal.core.validation import check_folder_path
 from adagoal.envs import storm_formats
 from adagoal.envs.simulator import ModelSimulator
 from adagoal.envs.storm_formats import ExplicitChoice, ExplicitState
 from adagoal.planning.model_arrays import EmpiricalModel
-from adagoal.reachability.estimates import ReachProbabilities
-from adagoal.runs.exploration_files import load_result
+from adagoal.runs.load_result import load_result
 from adagoal.runs.result import Result
+from adagoal.tabular.reach_probabilities import ReachProbabilities
 
 # Smallest lower end in the graph-preserving model. Model checkers treat 0 as "no edge", so it must be positive.
 MIN_GRAPH_PROBABILITY = 1e-9

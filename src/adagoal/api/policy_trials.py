@@ -18,16 +18,16 @@ from typing import Any
 import numpy as np
 
 from adagoal.api import explore as api
-from adagoal.core.argument_checks import check_integer
+from adagoal.core.array_types import Actions, Floats
 from adagoal.core.confidence_bounds import clopper_pearson_interval, find_boundary, log_wealth
 from adagoal.core.environment import NO_LIMIT, ExplorationPlan, RolloutOutcome, TabularEnv
 from adagoal.core.errors import InputError
 from adagoal.core.goal_space import memberships_from_sets
 from adagoal.core.random_streams import StreamPurpose, random_stream
 from adagoal.core.transition_data import TransitionCounts
-from adagoal.core.types import Actions, Floats
+from adagoal.core.validation import check_integer
 from adagoal.envs import registry
-from adagoal.runs.exploration_files import load_result
+from adagoal.runs.load_result import load_result
 from adagoal.runs.result import Certificate, Result, numbers_states_as_met
 
 FALSE_CONTRADICTION_PROBABILITY = 0.01  # that a true certificate is contradicted, all goals together
@@ -253,10 +253,6 @@ def mean_steps_interval(steps: Floats, patience: float, rest: float, alpha: floa
     # T itself has no upper bound, and a test of mu >= m needs one. Z has one.
     bound = 2.0 * rest
     Z = np.where(steps > rest, bound, np.minimum(steps, rest))
-
-    def is_accepted(m: float) -> bool:
-        return log_wealth((m - Z) / (bound - m), times) < threshold
-
     # The search ends short of 2R, where the bet divides by zero. If nothing was rejected, there is no upper end.
-    high = find_boundary(is_accepted, bound * (1.0 - 1e-9))
+    high = find_boundary(lambda m: log_wealth((m - Z) / (bound - m), times) < threshold, bound * (1.0 - 1e-9))
     return low, high if high < bound * (1.0 - 1e-6) else math.inf

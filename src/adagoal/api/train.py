@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from adagoal import goal_rules
-from adagoal.core.argument_checks import check_arguments, check_folder_path, declared_settings, unknown_argument_error
 from adagoal.core.errors import InputError
+from adagoal.core.run_settings import TrainingOptions
+from adagoal.core.validation import check_arguments, check_folder_path, declared_settings, unknown_argument_error
 from adagoal.deep import require_deep_extra
 from adagoal.deep.config import (
     AUTO_RECIPE,
@@ -23,7 +24,6 @@ from adagoal.deep.config import (
     describe_auto_recipe,
     resolve_recipe,
 )
-from adagoal.settings.training import TrainingOptions
 
 if TYPE_CHECKING:
     from adagoal.deep.rollouts import RolloutFactory

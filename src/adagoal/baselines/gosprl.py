@@ -39,8 +39,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from adagoal.baselines import self_directed as paths
+from adagoal.core.array_types import Actions, Floats
 from adagoal.core.goal_space import membership_mask
-from adagoal.core.types import Actions, Floats
 
 VALUE_CAP = 1e6  # plans cut values here
 VALUE_PRECISION = 1e-3  # relative error of the values behind the answer and the diameter

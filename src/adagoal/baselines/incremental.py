@@ -21,13 +21,13 @@ from adagoal.baselines.self_directed import (
     SelfDirectedMethod,
     optimistic_rows,
     solve_restricted_paths,
+    solve_visgo,
 )
+from adagoal.core.array_types import Actions, Bools, Floats, Ints, Longs
 from adagoal.core.environment import NO_LIMIT, ExplorationPlan, RolloutOutcome
 from adagoal.core.file_formats import COUNT_SCHEMA, ArraySchema, ArraySpec
 from adagoal.core.transition_data import MAX_TRANSITIONS
-from adagoal.core.types import Actions, Bools, Floats, Ints, Longs
 from adagoal.planning.model_arrays import TransitionKernel
-from adagoal.planning.shortest_paths import solve_visgo
 
 
 class IncrementalMethod(SelfDirectedMethod):
@@ -225,7 +225,7 @@ class TrialMethod(IncrementalMethod):
 
 
 class VisgoConstants(NamedTuple):
-    """Constants of the bonus of VISGO (:mod:`adagoal.planning.shortest_paths`), and the cap of its values."""
+    """Constants of the bonus in :func:`~adagoal.baselines.self_directed.solve_visgo`, and the cap of its values."""
 
     root: float  # c_1, before the square root
     flat: float  # c_2, before 1/n

@@ -5,7 +5,7 @@ Loop, goal rule, optimistic policies and stopping rule are those of the certifie
 are bounds on values only, no action gaps:
 
     D_g      from  V <- max(V, T_low V)
-    upper_g  from  Y <- min(Y, T_up Y),   for the policy that attains it       (:mod:`adagoal.planning.robust_sweeps`)
+    upper_g  from  Y <- min(Y, T_up Y),   for the policy that attains it       (:mod:`adagoal.planning.robust_bounds`)
     E_g      = upper_g - D_g    if D_g <= L; C = L + 1 + epsilon stands for upper_g while there is no policy
 
 The sets contain the true kernel at all times with probability 1 - delta, so lemmas 5 and 6 and the consequence of the
@@ -53,15 +53,15 @@ from numpy.typing import NDArray
 
 from adagoal.certified.confidence_sets import interval_end
 from adagoal.certified.goal_table import GoalTable
+from adagoal.core.array_types import Actions, Bools, Floats, Longs
 from adagoal.core.confidence_bounds import clopper_pearson_bounds
 from adagoal.core.environment import ExplorationPlan
 from adagoal.core.errors import InputError
 from adagoal.core.file_formats import COUNT_SCHEMA, ArraySpec, check_arrays, check_json_value, object_schema
 from adagoal.core.goal_space import GoalSpace
 from adagoal.core.transition_data import MAX_TRANSITIONS, TransitionCounts
-from adagoal.core.types import Actions, Bools, Floats, Longs
 from adagoal.planning.model_arrays import BLOCK_GOALS, GoalBlock, RobustModel
-from adagoal.planning.robust_sweeps import improve_robust_bounds
+from adagoal.planning.robust_bounds import improve_robust_bounds
 
 
 class IntervalEstimates(GoalTable):

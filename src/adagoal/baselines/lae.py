@@ -43,8 +43,8 @@ from numpy.typing import NDArray
 
 from adagoal.baselines.incremental import RoundBasedMethod, VisgoConstants
 from adagoal.baselines.self_directed import PlannedRollout
+from adagoal.core.array_types import Bools, Floats
 from adagoal.core.file_formats import ArraySchema, ArraySpec
-from adagoal.core.types import Bools, Floats
 
 
 class LAEPhase(IntEnum):

@@ -1,4 +1,4 @@
-"""Base class of baselines that choose their own rollouts without a goal rule, and their confidence widths.
+"""Base class of baselines that choose their own rollouts without a goal rule; their confidence widths and planners.
 
 AdaGoal separates estimates from the choice of the next goal. The methods that it is compared with do not: they have
 phases and stopping rules of their own. A :class:`SelfDirectedMethod` has the interface of estimates, so results, audits
@@ -20,7 +20,7 @@ goes to the target, where V = 0. An untried pair leads surely to the target. The
     beta(s'|x) = 2 sqrt(p_hat (1 - p_hat) l(n) / n) + 6 l(n) / n,    l(n) = c log(2 S A n / delta),
 
 in the form of Fruit et al. (2020), which both papers of Tarbouriech et al. cite: recalled, not checked against their
-text. *Empirical rows*: q = p_hat, and untried pairs are not played.
+text. *Empirical rows*: q = p_hat, and untried pairs are not played. LAE and VALAE plan with :func:`solve_visgo`.
 
 *One state for all others* (recalled from DisCo): see :func:`optimistic_rows`.
 """
@@ -35,15 +35,15 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from adagoal.core.array_types import Actions, Bools, Floats, Longs
+from adagoal.core.compiled_code import compiled
 from adagoal.core.environment import NO_LIMIT, ExplorationPlan, RolloutOutcome
 from adagoal.core.errors import InputError
 from adagoal.core.exploration_run import SavedEstimates
 from adagoal.core.file_formats import ArraySchema, ArraySpec
 from adagoal.core.goal_space import GoalSpace
 from adagoal.core.transition_data import TransitionCounts
-from adagoal.core.types import Actions, Bools, Floats, Longs
 from adagoal.planning.model_arrays import TransitionKernel
-from adagoal.planning.shortest_paths import solve_shortest_paths
 
 
 def parse_constants(constants: str) -> float:
@@ -278,7 +278,84 @@ def solve_restricted_paths(
     """Solve one problem for each set of ``targets`` [B, S]: values V [B, S] and greedy policies [B, S].
 
     V is computed from below, up to a residual of ``precision``, and cut at ``cap``. ``untried`` allows untried pairs.
+    The mass that a row lacks to one goes to the target.
     """
     usable = np.repeat(known & ~counts.terminal, counts.n_actions) & (untried | (counts.n > 0))
     kernel = TransitionKernel(counts.successor, rows, counts.support, counts.terminal, counts.start)
-    return solve_shortest_paths(kernel, usable, targets, precision, cap)
+    zero = np.zeros(len(usable))
+    V, policy = _iterate_paths(kernel, usable, targets, zero + 1.0, zero, zero, precision, cap, 5000)
+    return V, policy
+
+
+def solve_visgo(
+    kernel: TransitionKernel,
+    usable: Bools,
+    targets: Bools,
+    n: Longs,
+    iota: Floats,
+    root: float,
+    flat: float,
+    precision: float,
+    cap: float,
+) -> tuple[Floats, Actions]:
+    """VISGO, value iteration with slight goal optimism (Tarbouriech et al. 2021), for LAE and VALAE.
+
+    Return V [B, S] and its greedy policy [B, S] for the usable pairs [X] and the targets [B, S]. With the empirical
+    rows p of n [X] samples each, and iota [X],
+
+        Q(s, a) = max{ 0, 1 + n/(n + 1) p V - max{ root sqrt(Var(p, V) iota / n), flat iota / n } },
+        V = 0 on the targets,   V(s) = min{ cap, 1 + V(s0), min_a Q(s, a) }  elsewhere.
+
+    The mass that n/(n + 1) removes goes to the goal. If ``flat`` is at least 2 root^2 times the largest V, the operator
+    is monotone (lemma C.2 of Cai et al. 2022), so values rise from zero to its fixed point in any order of states.
+    """
+    tries = np.maximum(n, 1)
+    rate = iota / tries
+    bonus = tries / (tries + 1.0), root**2 * rate, flat * rate
+    V, policy = _iterate_paths(kernel, usable, targets, *bonus, precision, cap, 20_000)
+    return V, policy
+
+
+@compiled
+def _iterate_paths(kernel, usable, targets, kept, weight, flat, precision, cap, sweeps):  # type: ignore[no-untyped-def]
+    """Return V [B, S] and its greedy policy [B, S] after at most this many sweeps from zero, in place.
+
+    Q(s, a) = max{ 0, 1 + kept p V - max{ sqrt(weight Var(p, V)), flat } }; kept, weight and flat are [X].
+    Ties go to the lowest action, and to any action before the reset.
+    """
+    n_sets, n_states = targets.shape
+    n_actions = kernel.support.shape[0] // n_states
+    values = np.zeros((n_sets, n_states))
+    policy = np.full((n_sets, n_states), n_actions, np.int16)
+    for b in range(n_sets):
+        V = values[b]
+        # Values rise from zero, so they are optimistic if the sweeps end early.
+        for _ in range(sweeps):
+            change = 0.0
+            for s in range(n_states):
+                if targets[b, s]:
+                    continue
+                best, chosen = np.inf, n_actions
+                for a in range(n_actions):
+                    x = s * n_actions + a
+                    if not usable[x]:
+                        continue
+                    mean, square = 0.0, 0.0
+                    for k in range(kernel.support[x]):
+                        v = V[kernel.successor[x, k]]
+                        mean += kernel.p[x, k] * v
+                        square += kernel.p[x, k] * v * v
+                    # The clamp is for rounding: the variance of equal values may come out negative, and its root NaN.
+                    bonus = max(math.sqrt(weight[x] * max(square - mean * mean, 0.0)), flat[x])
+                    q = max(0.0, 1.0 + kept[x] * mean - bonus)
+                    if q < best:
+                        best, chosen = q, a
+                # The reset is last and must be strictly better, so ties go to an action.
+                if 1.0 + V[kernel.start] < best:
+                    best, chosen = 1.0 + V[kernel.start], n_actions
+                best = min(best, cap)
+                change = max(change, abs(best - V[s]))
+                V[s], policy[b, s] = best, chosen
+            if change <= precision:
+                break
+    return values, policy

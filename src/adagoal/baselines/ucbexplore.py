@@ -34,8 +34,8 @@ import numpy as np
 
 from adagoal.baselines.incremental import TrialMethod
 from adagoal.baselines.self_directed import PlannedRollout
+from adagoal.core.array_types import Actions
 from adagoal.core.environment import NO_LIMIT
-from adagoal.core.types import Actions
 
 
 class UcbExplore(TrialMethod):

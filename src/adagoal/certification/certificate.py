@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
+from adagoal.core.array_types import Floats, Longs
 from adagoal.core.confidence_bounds import find_boundary, lower_confidence_bound, rejects_at_most, rejects_mean
 from adagoal.core.errors import InputError, Status
-from adagoal.core.types import Floats, Longs
-from adagoal.settings.training import ClaimSettings
+from adagoal.core.run_settings import ClaimSettings
 
 
 class Verdict(StrEnum):

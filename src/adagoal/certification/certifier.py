@@ -1,7 +1,7 @@
 """The loop of a certification: rollouts certify or refute cells (boxes of goals or starts); open ones are halved.
 
 A value x, a goal or a start, is drawn from its space, and the policy plays an episode for it without noise. Let p(C) be
-the probability of a success (:mod:`adagoal.certification.criteria`), given that x lies in the cell C. With success q
+the probability of a success (:mod:`adagoal.certification.episodes`), given that x lies in the cell C. With success q
 and slack s,
 
     C is certified:  p(C) >= q - s          C is refuted:  p(C) < q.
@@ -37,10 +37,10 @@ from numpy.typing import NDArray
 
 from adagoal.certification.certificate import CellVerdict, Certification, Claim, Verdict
 from adagoal.certification.value_spaces import CellTree, ValueSampler
+from adagoal.core.array_types import Floats
 from adagoal.core.errors import InputError, Status
 from adagoal.core.file_formats import COUNT_SCHEMA, check_json_value, object_schema
 from adagoal.core.random_streams import StreamPurpose, random_stream
-from adagoal.core.types import Floats
 
 # Rollouts that a worker plays together. A cell gets whole blocks and a block seeds its own starts, so the certificate
 # does not depend on the number of workers.

@@ -1,4 +1,4 @@
-"""Play a policy in a Gymnasium environment: one episode for each goal or start that the certification has drawn.
+"""Play a policy in a Gymnasium environment: one episode for each goal or start, judged by a criterion of success.
 
 The first of these puts the environment into a goal or start:
 
@@ -6,6 +6,13 @@ The first of these puts the environment into a goal or start:
 - for goals: the environment's own way to set a goal
 - for starts of Gymnasium's classic control: the variables of the state, by name (:data:`STATE_VARIABLES`)
 - otherwise ``reset(options={name: number})``, if it changes the first observation.
+
+A criterion (:func:`make_criterion`) is one of
+
+- None: ``info["is_success"]``, or the reward of being at the goal, after any step
+- ``survive:N``: N steps without termination
+- ``return:X``: the sum of rewards is at least X
+- a function of the :class:`Episode`, called at its end
 """
 
 from __future__ import annotations
@@ -16,7 +23,7 @@ import functools
 import random
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import cloudpickle
@@ -24,17 +31,109 @@ import numpy as np
 from gymnasium.utils.env_checker import data_equivalence
 
 from adagoal.certification.certifier import MIN_BLOCKS_PER_ROUND, ROLLOUTS_PER_BLOCK, Outcomes, PlayFunction
-from adagoal.certification.criteria import Criterion, Episode
 from adagoal.certification.policies import BatchPolicy, Sb3Policy, check_action
 from adagoal.certification.value_spaces import ValueSpace
+from adagoal.core.array_types import Bools, Floats
 from adagoal.core.errors import EnvironmentFailure, InputError, RunWarning, describe_user_exception
 from adagoal.core.random_streams import StreamPurpose, random_stream
-from adagoal.core.types import Bools, Floats
-from adagoal.envs.env_checker import find_time_limit
+from adagoal.envs.env_checker import StartSetter, find_time_limit, is_start_ignored, refuse_own_numbers
 from adagoal.parallel.worker_process import make_rollout_process, stop_rollout_processes
 
-StartSetter = Callable[[Any, int, Any], Any]
-"""``set_start(env, seed, value)``: reset the environment, put it there, and return the first observation."""
+
+@dataclass
+class Episode:
+    """One episode: ``observations`` has one entry more than the lists of actions, rewards and infos."""
+
+    value: Any  # the goal or start: an array [V], or a dictionary if the coordinates have names
+    observations: list[Any]
+    actions: list[Any] = field(default_factory=list)
+    rewards: list[float] = field(default_factory=list)
+    infos: list[dict[str, Any]] = field(default_factory=list)
+    terminated: bool = False  # the environment ended the episode
+    truncated: bool = False  # the environment cut it off
+
+    @property
+    def steps(self) -> int:
+        """Number of steps so far."""
+        return len(self.rewards)
+
+
+Judge = Callable[[Any, Episode, bool], bool | None]
+"""``judge(env, episode, is_over)``: whether the episode is a success; None if that is not decided yet."""
+
+
+@dataclass(frozen=True)
+class Criterion:
+    """A criterion in words, and the function that judges an episode after every step."""
+
+    event: str  # completes "a start drawn from a certified cell ..."; {steps} is the radius
+    judge: Judge
+    steps: int | None = None  # N of survive:N
+    text: str = "success"  # as the user wrote it
+
+
+def make_criterion(given: Any, subject: str) -> Criterion:
+    """Make a criterion from the argument; ``subject`` is ``goal`` or ``start``."""
+    if given is None or given == "success":
+        event = "is reached within {steps} steps" if subject == "goal" else "leads to a success within {steps} steps"
+        return Criterion(event, _judge_success)
+    if callable(given):
+        name = getattr(given, "__qualname__", type(given).__name__)
+        text = "the criterion" if "<" in name else name
+        return Criterion(f"satisfies {text} within {{steps}} steps", _judge_by_function(given), text=name)
+    kind, _, number = str(given).partition(":")
+    with contextlib.suppress(ValueError):
+        if kind == "survive" and int(number) >= 1:
+            n = int(number)
+            return Criterion("leads to {steps} steps without termination", _judge_survival(n), n, given)
+        if kind == "return" and np.isfinite(least := float(number)):
+            event = f"leads to a return of {least:g} or more within {{steps}} steps"
+            judge: Judge = lambda env, episode, is_over: sum(episode.rewards) >= least if is_over else None  # noqa: E731
+            return Criterion(event, judge, text=given)
+    text = f"must be success, survive:N with N steps, return:X, or a function of the episode, got {given!r}"
+    raise InputError(text, "criterion")
+
+
+def _judge_success(env: Any, episode: Episode, is_over: bool) -> bool | None:
+    info, observation = episode.infos[-1], episode.observations[-1]
+    if "is_success" in info or "success" in info:
+        reached = bool(info.get("is_success", info.get("success")))
+    elif isinstance(observation, dict) and "desired_goal" in observation and env.has_wrapper_attr("compute_reward"):
+        goal, reward = observation["desired_goal"], env.get_wrapper_attr("compute_reward")
+        reached = bool(reward(observation["achieved_goal"], goal, info) >= reward(goal, goal, info))
+    else:
+        text = "missing; the environment reports no is_success and has no goals: give survive:N, return:X or a function"
+        raise InputError(text, "criterion")
+    return True if reached else False if is_over else None
+
+
+def _judge_survival(steps: int) -> Judge:
+    def judge(env: Any, episode: Episode, is_over: bool) -> bool | None:
+        if episode.terminated or episode.steps >= steps:
+            return not episode.terminated
+        # an episode that was cut off says nothing about later steps
+        if episode.truncated:
+            text = f"survive:{steps}, but an episode was cut off after {episode.steps} steps; give a smaller number"
+            raise InputError(text, "criterion")
+        return None
+
+    return judge
+
+
+def _judge_by_function(function: Callable[[Episode], Any]) -> Judge:
+    def judge(env: Any, episode: Episode, is_over: bool) -> bool | None:
+        if not is_over:
+            return None
+        try:
+            found = function(episode)
+        except Exception as error:
+            raise EnvironmentFailure(f"the function raised {describe_user_exception(error)}", "criterion") from error
+        if not isinstance(found, bool | np.bool_):
+            raise InputError(f"the function must return True or False, got {repr(found)[:60]}", "criterion")
+        return bool(found)
+
+    return judge
+
 
 STATE_VARIABLES = {
     "CartPoleEnv": ("x", "x_dot", "theta", "theta_dot"),
@@ -87,48 +186,6 @@ def _check_options_matter(env: Any, probes: Sequence[dict[str, float]], task: Ep
         if np.array_equal(before, _flatten(_reset(env, 0, first | {name: last[name]}))):
             text = f"{task.env_name} ignores the reset option {name}; give set_start(env, {task.subject})"
             raise InputError(text, f"{task.subject}s")
-
-
-def _is_start_ignored(env: Any, start: StartSetter, probes: Sequence[Any], steps: int) -> bool:
-    """Return whether two starts lead to the same first steps."""
-    first, last = (_play_first_steps(env, start, probe, steps) for probe in probes)
-    return data_equivalence(first, last, exact=True)
-
-
-def refuse_own_numbers(name: str, make: Callable[[], tuple[Any, StartSetter]], probe: Any, steps: int) -> None:
-    """Raise an InputError if copies of an environment play the same episodes, although these differ with one seed."""
-    copies = [make() for _ in range(2)]
-
-    def play_pairs(n: int) -> list[list[Any]]:
-        return [[_play_first_steps(env, start, probe, steps) for env, start in copies] for _ in range(n)]
-
-    # without the first one: the first reset of an environment may differ from the later ones
-    pairs = play_pairs(16)[1:]
-    is_random = not all(data_equivalence(pairs[0][0], ours) for ours, _ in pairs)
-    is_shared = is_random and all(data_equivalence(*pair) for pair in pairs)
-    # If only the successes are random, copies that draw other numbers may have agreed by chance.
-    is_shared = is_shared and all(data_equivalence(*pair) for pair in play_pairs(48))
-    for env, _ in copies:
-        env.close()
-    if is_shared:
-        problem = f"{name} plays other episodes with the same seed, but its copies play the same ones"
-        raise InputError(
-            f"{problem}; draw random numbers from self.np_random, and remember nothing over a reset", "env"
-        )
-
-
-def _play_first_steps(env: Any, start: StartSetter, probe: Any, steps: int) -> list[Any]:
-    """Return the observations of the first steps of an episode with the seed 0 and fixed actions."""
-    env.action_space.seed(0)
-    actions = [env.action_space.sample() for _ in range(min(steps, 16))]
-    seen = [copy.deepcopy(start(env, 0, probe))]
-    for action in actions:
-        observation, reward, terminated, truncated, info = env.step(action)
-        success = info.get("is_success", info.get("success"))
-        seen.append(copy.deepcopy((observation, np.array(reward, float), terminated, success)))
-        if terminated or truncated:
-            break
-    return seen
 
 
 def _flatten(observation: Any) -> Floats:
@@ -216,7 +273,7 @@ class EpisodeTask:
             first = start(env, 0, probes[0])
             seen = env.step(env.action_space.sample())[0]
             is_varied = not np.array_equal(*self.space.tree_values[[0, -1]])
-            is_ignored = self.set_start is not None and is_varied and _is_start_ignored(env, start, probes, radius)
+            is_ignored = self.set_start is not None and is_varied and is_start_ignored(env, start, probes, radius)
             env.close()
             refuse_own_numbers(self.env_name, self.prepare_env, probes[0], radius)
         if is_ignored:

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
+from adagoal.core.array_types import Bools, Floats, Longs
 from adagoal.core.errors import EnvironmentFailure, InputError, describe_user_exception
-from adagoal.core.types import Bools, Floats, Longs
 
 ValueSampler = Callable[[np.random.Generator, int], Floats]
 """``sample(rng, n) -> [n, V]``: draw goals or starts."""

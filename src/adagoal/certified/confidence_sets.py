@@ -28,12 +28,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from adagoal.certified import sweeps
+from adagoal.core.array_types import Actions, Bools, Floats, Ints, Longs
 from adagoal.core.compiled_code import compiled, compiled_helper, run_jobs_in_threads
 from adagoal.core.errors import InputError
 from adagoal.core.file_formats import ArraySchema, ArraySpec, check_arrays
 from adagoal.core.operators import N_LEVELS, LocalLowerBounds
 from adagoal.core.transition_data import TransitionCounts
-from adagoal.core.types import Actions, Bools, Floats, Ints, Longs
 from adagoal.planning.model_arrays import EmpiricalModel
 
 # Shares of delta of the events of lemmas 1, 2, 3a and 3b. They sum to one: all events hold together with 1 - delta.

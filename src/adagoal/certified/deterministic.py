@@ -23,9 +23,9 @@ from typing import NamedTuple
 import numpy as np
 
 from adagoal.certified.goal_table import GoalTable, goal_errors
+from adagoal.core.array_types import Bools, Floats, Longs
 from adagoal.core.compiled_code import compiled, compiled_helper
 from adagoal.core.transition_data import TransitionCounts
-from adagoal.core.types import Bools, Floats, Longs
 from adagoal.planning.model_arrays import goal_holds_state
 
 NO_PATH = 2**30  # hops to a state that is not reached

@@ -35,14 +35,13 @@ from adagoal.certified.confidence_sets import ConfidenceSets
 from adagoal.certified.goal_table import GoalTable
 from adagoal.certified.heuristics import Heuristics, Schedule, split_blocks
 from adagoal.certified.probing import improve_by_gaps
-from adagoal.certified.sweeps import sweep_block
-from adagoal.certified.triangle import improve_by_neighbours
+from adagoal.certified.sweeps import improve_by_neighbours, sweep_block
+from adagoal.core.array_types import Actions, Bools, Longs
 from adagoal.core.compiled_code import run_jobs_in_threads
 from adagoal.core.environment import NO_LIMIT, ExplorationPlan
 from adagoal.core.file_formats import COUNT_SCHEMA, check_json_value, object_schema
 from adagoal.core.goal_space import GoalSpace
 from adagoal.core.transition_data import TransitionCounts
-from adagoal.core.types import Actions, Bools, Longs
 from adagoal.planning.model_arrays import GoalBlock
 
 

@@ -22,9 +22,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from adagoal.core.array_types import Bools, Floats, Longs
 from adagoal.core.compiled_code import compiled, compiled_helper
 from adagoal.core.operators import FAST_SUM_OPTIONS, VECTOR_MATH_OPTIONS, ball_width, closed_form_up
-from adagoal.core.types import Bools, Floats, Longs
 
 # Iterations of lemma 7 and sweeps of lemma 9. Every iterate is a bound, so stopping early is safe.
 MAX_GAP_ITERATIONS = 100

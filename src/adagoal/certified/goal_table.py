@@ -14,12 +14,12 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from adagoal.core.array_types import Actions, Bools, Floats, Longs
 from adagoal.core.compiled_code import compiled, compiled_helper
 from adagoal.core.environment import NO_LIMIT, OTHER_GOALS
 from adagoal.core.file_formats import ArraySchema, ArraySpec, check_arrays
 from adagoal.core.goal_space import GoalSpace
 from adagoal.core.transition_data import TransitionCounts
-from adagoal.core.types import Actions, Bools, Floats, Longs
 
 # Hops to a state without a known path: larger than any number of hops, and one more does not overflow.
 NO_KNOWN_PATH = 2**62

@@ -24,10 +24,10 @@ from typing import Any
 import numpy as np
 
 from adagoal.certified.goal_table import GoalTable
+from adagoal.core.array_types import Bools, Longs
 from adagoal.core.compiled_code import compiled
 from adagoal.core.file_formats import COUNT_SCHEMA, object_schema
 from adagoal.core.transition_data import TransitionCounts
-from adagoal.core.types import Bools, Longs
 from adagoal.planning.model_arrays import BLOCK_GOALS
 
 

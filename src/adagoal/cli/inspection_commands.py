@@ -20,8 +20,8 @@ from adagoal.cli import options
 from adagoal.cli.main import parameter_spelling, spell_options
 from adagoal.cli.options import draw_bars, echo_headline, echo_wrapped, exploration_lines, setting_options
 from adagoal.core.errors import InputError, Status
+from adagoal.core.run_settings import ExecutionOptions, ExplorationSettings
 from adagoal.runs.run_folder import find_saved_run, is_training_folder, missing_run_error, read_saved_run
-from adagoal.settings.exploration import ExecutionOptions, ExplorationSettings
 
 if TYPE_CHECKING:
     from adagoal.core.exploration_run import ExplorationRun, RunObserver
@@ -40,7 +40,7 @@ def show(folder: Path, top: int, open_page: bool) -> None:
     if is_training_folder(folder):
         _show_training(folder)
     else:
-        from adagoal.runs.exploration_files import load_result
+        from adagoal.runs.load_result import load_result
 
         result = load_result(folder)
         echo_headline(result)

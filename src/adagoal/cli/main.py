@@ -64,7 +64,7 @@ class LazyGroup(OrderedGroup):
         """Return the called command; suggest the most similar one if its name is unknown."""
         # a word with a dash is an unknown option, which click reports better; a shell that completes wants no message
         if not ctx.resilient_parsing and args[0] not in self.lazy and not args[0].startswith("-"):
-            from adagoal.core.argument_checks import suggest_name
+            from adagoal.core.validation import suggest_name
 
             hint = suggest_name(args[0], self.lazy, f"{ctx.command_path} --help lists the commands")
             raise InputError(f"unknown command {args[0]!r}{hint}")
@@ -119,10 +119,10 @@ COMMANDS = {
     "show": ("inspection_commands", "Show the goals of a run as bars in the terminal."),
     "watch": ("inspection_commands", "Serve a live report of a run for the browser."),
     "export": ("inspection_commands", "Export certificates as CSV, or models for model checkers."),
-    "compare": ("compare_command", "Compare methods and goal rules over several seeds."),
-    "train": ("training_commands", "Train a goal-conditioned policy with adaptive goals."),
-    "evaluate": ("training_commands", "Test a trained policy: how often it succeeds, and where it fails."),
-    "certify": ("certify_command", "Certify where a policy succeeds."),
+    "compare": ("run_commands", "Compare methods and goal rules over several seeds."),
+    "train": ("policy_commands", "Train a goal-conditioned policy with adaptive goals."),
+    "evaluate": ("policy_commands", "Test a trained policy: how often it succeeds, and where it fails."),
+    "certify": ("policy_commands", "Certify where a policy succeeds."),
     "envs": ("run_commands", "List the available environments."),
     "check": ("inspection_commands", "Try an environment before a run."),
     "completion": ("completion", "Print the script for tab completion in bash, zsh or fish."),

@@ -23,9 +23,9 @@ from click.shell_completion import CompletionItem
 
 from adagoal.cli import completion
 from adagoal.core import compiled_code
-from adagoal.core.argument_checks import SettingInfo, check_value, declared_settings, parse_key_value
 from adagoal.core.errors import InputError, Status
 from adagoal.core.user_code import is_file_spec
+from adagoal.core.validation import SettingInfo, check_value, declared_settings, parse_key_value
 from adagoal.runs.run_folder import require_run_folder
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
@@ -128,11 +128,6 @@ def _parse_run_folder(text: str) -> Path:
     return Path(text)
 
 
-def parse_integers(text: str) -> tuple[int, ...]:
-    """Parse whole numbers with commas between them."""
-    return tuple(int(part) for part in text.split(","))
-
-
 INTEGER = ParsedParam("INTEGER", _parse_integer, "a whole number such as 500000 or 1e6")
 NUMBERS = ParsedParam(
     "NUMBER[,NUMBER...]",
@@ -222,7 +217,8 @@ def _param_type(info: SettingInfo, kinds: list[Any]) -> click.ParamType[Any]:
         return ParsedParam("TEXT", _parse_integer if int in kinds else float, "")
     number = ParsedParam("NUMBER", float, "a number")
     simple: dict[Any, click.ParamType[Any]] = {int: INTEGER, float: number, str: click.STRING, Path: FOLDER}
-    return simple.get(kinds[0]) or ParsedParam("N,N,...", parse_integers, "whole numbers such as 256,256")
+    integers = ParsedParam("N,N,...", lambda text: tuple(map(int, text.split(","))), "whole numbers such as 256,256")
+    return simple.get(kinds[0]) or integers
 
 
 def _merge_pairs(ctx: click.Context, param: click.Parameter, pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:

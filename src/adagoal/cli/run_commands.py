@@ -1,4 +1,4 @@
-"""``adagoal explore``, ``certify-data``, ``resume``, ``audit``, ``play``, ``report`` and ``envs``."""
+"""``adagoal explore``, ``certify-data``, ``resume``, ``compare``, ``audit``, ``play``, ``report`` and ``envs``."""
 
 from __future__ import annotations
 
@@ -21,14 +21,12 @@ from adagoal.cli.options import (
     skip_drawing_on_interrupt,
 )
 from adagoal.core import errors
-from adagoal.core.argument_checks import declared_settings, parse_key_value
 from adagoal.core.errors import InputError
+from adagoal.core.run_settings import ComparisonOptions, ExecutionOptions, ExplorationSettings, TrainingOptions
 from adagoal.core.user_code import stdout_to_stderr
+from adagoal.core.validation import declared_settings, parse_key_value
 from adagoal.runs.run_folder import is_training_folder
-from adagoal.settings.exploration import ExecutionOptions, ExplorationSettings
-from adagoal.settings.training import TrainingOptions
 
-# Commands import these in their functions, because --help should not wait for Numba.
 if TYPE_CHECKING:
     from adagoal.runs.progress_display import CostEstimate
     from adagoal.runs.result import Result
@@ -149,7 +147,7 @@ def resume(folder: Path, budget: int | None, as_json: bool, quiet: bool, **given
     with stdout_to_stderr(), display as progress:
         result: Any = resume_run(folder, budget, observe=progress, **given)
     if is_training:
-        from adagoal.cli.training_commands import report_training
+        from adagoal.cli.policy_commands import report_training
 
         report_training(result, folder, as_json)
     else:
@@ -168,7 +166,7 @@ def audit(folder: Path, env: str | None, trust: bool, table: bool, as_json: bool
     Exit code 0: both hold, and so does every certificate; 1: something fails; 2: no exact model is known.
     """
     from adagoal.api import explore as api
-    from adagoal.runs.exploration_files import load_result
+    from adagoal.runs.load_result import load_result
 
     result = load_result(folder)
     if not result.status.finished:
@@ -206,7 +204,7 @@ def play(folder: Path, as_json: bool, **given: Any) -> None:
     runs this is adagoal evaluate.
     """
     if is_training_folder(folder):
-        from adagoal.cli.training_commands import evaluate
+        from adagoal.cli.policy_commands import evaluate
 
         for name in ("goals", "step_timeout"):
             if given.pop(name):
@@ -218,7 +216,7 @@ def play(folder: Path, as_json: bool, **given: Any) -> None:
     from rich.text import Text
 
     from adagoal.api.policy_trials import play as play_policies
-    from adagoal.runs.exploration_files import load_result
+    from adagoal.runs.load_result import load_result
 
     result = load_result(folder)
     with stdout_to_stderr():
@@ -254,7 +252,7 @@ def report(folder: Path, png: bool) -> None:
         click.echo(write_training_report(folder, png=png))
         return
     from adagoal.report import write_report
-    from adagoal.runs.exploration_files import load_result
+    from adagoal.runs.load_result import load_result
 
     with stdout_to_stderr():
         page = write_report(load_result(folder), folder, png=png)
@@ -362,3 +360,34 @@ def certify_data(data: str, out: Path | None, as_json: bool, **given: Any) -> No
             )
         if len(rows) > MAX_PAIRS:
             click.echo(f"... and {len(rows) - MAX_PAIRS} more pairs: result.pairs_to_try() lists all")
+
+
+@click.command(epilog="Example: adagoal compare two-room grid --radius 40,10 --goal-rules adagoal,unigoal --budget 1e6")
+@click.argument("env", metavar="ENV...", nargs=-1, required=True, type=options.ENV)
+@click.option("--radius", type=options.NUMBERS, required=True, help="L: one number, or one for each ENV.")
+@click.option(
+    "--epsilon", type=options.NUMBERS, default="1", show_default=True, help="Accuracy: one number, or one for each ENV."
+)
+@setting_options(ExplorationSettings, "delta")
+@click.option("--methods", type=options.NAMES, default="certified", show_default=True, help="NAME or NAME:KEY=VALUE.")
+@options.constants_option
+@click.option("--goal-rules", type=options.NAMES, default="adagoal,unigoal", show_default=True, help="As in explore.")
+@setting_options(ExplorationSettings, "budget", default=10**7, help="Steps after which a run ends.  [default: 1e7]")
+@setting_options(ExplorationSettings, "env_args")
+@options.goals_option(options.goals_help)
+@setting_options(ComparisonOptions)
+@setting_options(ExecutionOptions, "engine", "address")
+@setting_options(ExecutionOptions, "out", default=Path("runs/compare"), show_default=True, help="Folder.")
+@options.json_option
+@options.quiet_option
+def compare(env: tuple[str, ...], as_json: bool, quiet: bool, **given: Any) -> None:
+    """Run methods and goal rules on environments with a known model, and audit every run exactly while it runs.
+
+    Writes table.md, table.json, table.html and, with the extra figures, figure.png. Finished runs are saved as files in
+    the folder; after Ctrl-C, the same command continues.
+    """
+    from adagoal.comparison.method_comparison import compare as compare_methods
+
+    with options.rename_in_errors(env="ENV"):
+        comparison = compare_methods(env, progress=not quiet, **given)
+    click.echo(json.dumps([score.to_dict() for score in comparison.scores], indent=1) if as_json else comparison)

@@ -20,32 +20,32 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from adagoal import goal_rules, methods, parallel
+from adagoal import goal_rules, methods
 from adagoal.api.explore import audit, explore
 from adagoal.comparison.method_scores import AnytimeAuditor, Comparison, RunOutcome, make_error_plots
-from adagoal.core.argument_checks import (
+from adagoal.core.environment import renumber_policies
+from adagoal.core.errors import InputError, Status, UnfinishedError
+from adagoal.core.exploration_run import ExplorationRun
+from adagoal.core.file_io import folder_lock, read_json, remove_partial_files, write_json, write_text
+from adagoal.core.goal_spec import GoalsArgument as Goals
+from adagoal.core.goal_spec import build_goal_space, parse_goals, to_goals_argument
+from adagoal.core.run_settings import ComparisonOptions, ExecutionOptions, ExplorationSettings
+from adagoal.core.validation import (
     check_arguments,
     check_folder_path,
     document_settings,
     parse_key_value,
     refuse_unknown_arguments,
 )
-from adagoal.core.errors import InputError, Status, UnfinishedError
-from adagoal.core.exploration_run import ExplorationRun
-from adagoal.core.file_io import folder_lock, read_json, remove_partial_files, write_json, write_text
-from adagoal.core.tabular_policy import renumber_policies
 from adagoal.envs import registry
 from adagoal.envs.model import TabularMDP
 from adagoal.envs.simulator import ModelSimulator
-from adagoal.report.curve_page import curve_page
-from adagoal.report.html_page import ReportPage
+from adagoal.parallel import engines
+from adagoal.report.html_page import ReportPage, curve_page
 from adagoal.report.live_server import ReportSource
 from adagoal.runs.exploration_session import ExplorationSession
 from adagoal.runs.progress_display import Progress, ProgressDisplay, in_notebook
 from adagoal.runs.result import Result, find_model_states, numbers_states_as_met
-from adagoal.settings.exploration import ComparisonOptions, ExecutionOptions, ExplorationSettings
-from adagoal.settings.goal_spec import GoalsArgument as Goals
-from adagoal.settings.goal_spec import build_goal_space, parse_goals, to_goals_argument
 
 
 def settings_by_env(
@@ -121,11 +121,11 @@ def collect_outcomes(
     measure: Callable[..., RunOutcome],
     tasks: Mapping[str, tuple[Any, ...]],
     folder: Path,
-    engine: parallel.Engine,
+    engine: engines.Engine,
     display: RunsProgress,
     is_complete: Callable[[str, RunOutcome], bool] = lambda name, outcome: True,
     describe: Callable[[RunOutcome], str] | None = None,
-    resources: parallel.TaskResources | None = None,
+    resources: engines.TaskResources | None = None,
 ) -> dict[str, RunOutcome]:
     """Return the outcome of ``measure(*arguments)`` for every task, by the name of its file below ``folder``.
 
@@ -137,7 +137,7 @@ def collect_outcomes(
     with display:
         display.begin(describe, len(tasks) - len(missing), len(tasks))
         try:
-            for name, measured in engine.map(measure, missing, resources or parallel.TaskResources()):
+            for name, measured in engine.map(measure, missing, resources or engines.TaskResources()):
                 write_json(folder / name, measured)
                 # Read it back: JSON turns tuples into lists, and new outcomes must look like old ones.
                 outcomes[name] = read_json(folder / name)
@@ -213,7 +213,7 @@ def run_uninterrupted(
     result: Result = run(*arguments, observe=track_stop, progress=False, **options)
     # A signal and an observer give the same status, but a run cut short by a signal must not become an outcome.
     if result.status is Status.INTERRUPTED and not is_stopped:
-        raise parallel.TaskInterrupted("the run was asked to stop")
+        raise engines.TaskInterrupted("the run was asked to stop")
     return result
 
 
@@ -369,7 +369,7 @@ def compare(
         # Absolute, because environments may change the current folder.
         temporary = None if out is not None else stack.enter_context(tempfile.TemporaryDirectory())
         folder = check_folder_path("out", temporary or out)
-        chosen = parallel.make_engine(engine, jobs, address, display.print_line)
+        chosen = engines.make_engine(engine, jobs, address, display.print_line)
         stack.enter_context(contextlib.closing(chosen))
         stack.enter_context(folder_lock(folder))
         for place in (folder, folder / "cells"):

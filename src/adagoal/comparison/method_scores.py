@@ -17,15 +17,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from adagoal import methods
+from adagoal.core.array_types import Floats
+from adagoal.core.environment import Policy, renumber_policies
 from adagoal.core.exploration_run import ExplorationRun
 from adagoal.core.goal_space import GoalSpace
-from adagoal.core.tabular_policy import Policy, renumber_policies
-from adagoal.core.types import Floats
 from adagoal.envs.model import TabularMDP
 from adagoal.envs.simulator import ModelSimulator
 from adagoal.exact import solver
 from adagoal.exact.solver import GoalStates
-from adagoal.report.curve_page import Curve, CurvePlot, curves_by_seed
+from adagoal.report.html_page import Curve, CurvePlot, curves_by_seed
 from adagoal.report.show import plot_curves
 from adagoal.runs.result import to_data_frame
 

@@ -1,4 +1,4 @@
-"""Shared by every package: environments, plans and counts, goal spaces, random streams, errors, checks and files."""
+"""Shared by every package: settings, environments, plans, counts, goals, random streams, errors, checks and files."""
 
 from pathlib import Path
 

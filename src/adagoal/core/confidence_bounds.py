@@ -21,7 +21,7 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import ArrayLike
 
-from adagoal.core.types import Floats, Longs
+from adagoal.core.array_types import Floats, Longs
 
 
 def log_wealth(returns: Floats, times: Longs) -> float:

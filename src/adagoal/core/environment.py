@@ -1,22 +1,57 @@
-"""What tabular learners and environments exchange: plans, rollout outcomes, and the protocol of such an environment."""
+"""Environments with discrete states: their protocol, maps and observations, and plans and policies as tables."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from operator import index
+from typing import Any, NamedTuple, Protocol
 
+import numpy as np
 from numpy.random import Generator
 from numpy.typing import NDArray
 
+from adagoal.core.array_types import DIGEST_BYTES, Actions, Bools, Floats, Longs
+from adagoal.core.errors import InputError, to_single_line
 from adagoal.core.goal_space import GoalSpace
 from adagoal.core.linear_mixture import LinearMixture
 from adagoal.core.operators import LocalLowerBounds
 from adagoal.core.transition_data import TransitionCounts
-from adagoal.core.types import Actions, Floats, GridLayout, Longs, ObservedStates
 
 NO_LIMIT = 2**62  # a count that is never reached; 2**63 - 1 would overflow when a few are added to it
+# A state that ends the episode has this after the label of its observation, if states are numbered as they are found.
+TERMINAL_SUFFIX = " (end)"
 RolloutLimits = tuple[int, int]  # steps and episodes of a rollout, at most
 OTHER_GOALS = -2  # entry of ExplorationPlan.goals_of_states: a goal without a column of its own
+
+
+@dataclass(frozen=True)
+class GridLayout:
+    """Positions of the states in a grid of cells, for drawing maps."""
+
+    shape: tuple[int, int]  # rows and columns
+    cells: Longs  # [S, 2]: row and column of every state; (-1, -1) for a state that is not on the map
+    walls: Bools  # [rows, columns]: True for cells without a state
+    marks: Mapping[str, Longs] = field(default_factory=dict)  # [n, 2]: cells that the environment names, such as "hole"
+
+
+class ObservedStates(NamedTuple):
+    """The digests of all observations, with which a result maps observations to states without the environment."""
+
+    # For envs.observation_keys.make_key_reader. The kind "states": the observation is one of `size` numbers, counted
+    # from `first`.
+    key_format: dict[str, Any]
+    digests: NDArray[np.uint8] = np.zeros((0, DIGEST_BYTES), np.uint8)  # [N, DIGEST_BYTES]; 0 without an observation
+
+
+class CallTexts(NamedTuple):
+    """The actions as Python text, from which ``Result.script`` puts a test together."""
+
+    imports: tuple[str, ...]  # lines
+    make: str  # the line that makes the object
+    calls: tuple[str, ...]  # one line per action
+    state: str | None  # expression for the key of a state; None if the function has no name
+    invariants: Mapping[str, str]  # expressions by name
 
 
 @dataclass(frozen=True)
@@ -123,3 +158,85 @@ class TabularEnv(Protocol):
 
     def restore(self, arrays: dict[str, NDArray[Any]], facts: dict[str, Any]) -> None:
         """Continue from a saved :meth:`state`."""
+
+
+@dataclass
+class Policy:
+    """A table of actions ``[T, S]`` for one goal.
+
+    T = 1 is a stationary policy. T = H is the paper's non-stationary policy (Algorithm ``algo``, output): the actions
+    of stages 1 to H, then the reset, and again from stage 1. Calling the policy with a state returns the action and,
+    for T > 1, advances its clock. A reset that the table itself chooses does not change the clock, unless
+    ``one_attempt``: then the policy has given the attempt up, and the next one begins. ``policy(state, step)`` reads
+    the table at a step (0, 1, ...) and leaves the clock alone.
+
+    >>> policy = result.policy(goal)
+    >>> action = policy.act(observation)
+    >>> step = env.reset() if action == policy.reset_action else env.step(action)
+    """
+
+    goal: int
+    actions: Actions
+    reset_action: int
+    # Maps an observation to its state, or to None if the run never saw it.
+    find: Callable[[Any], int | None] | None = field(default=None, repr=False)
+    one_attempt: bool = False  # whether the table is for one attempt of T steps (docs/probabilities.md)
+    first_step: int = 0  # step of the first observation: 1 if drawing it took a step, because the start is random
+    _clock: int = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        self.restart()
+
+    @property
+    def stationary(self) -> bool:
+        """Whether the action depends on the state alone."""
+        return len(self.actions) == 1
+
+    def restart(self) -> None:
+        """Set the clock back to the first observation."""
+        self._clock = self.first_step
+
+    def act(self, observation: Any) -> int:
+        """Return the action for an observation; ``reset_action`` asks for ``env.reset()``.
+
+        The policy resets if the run never saw the observation. For MiniGrid pass the environment itself as the
+        observation, because the agent's view does not determine the state.
+        """
+        if self.find is None:
+            raise InputError("the run did not keep its observations: call the policy with the number of a state")
+        state = self.find(observation)
+        # The upper bound of a certificate holds for a policy that resets in every state never seen (lemma 6).
+        if state is None or state >= self.actions.shape[1]:
+            if self.one_attempt:
+                self.restart()
+            return self.reset_action
+        return self(state)
+
+    def __call__(self, state: int, step: int | None = None) -> int:
+        try:
+            known = 0 <= index(state) < self.actions.shape[1]
+        except TypeError:
+            known = False
+        if not known:
+            text = f"must be in 0..{self.actions.shape[1] - 1}, got {to_single_line(state)}; act() takes observations"
+            raise InputError(text, "state")
+        if self.stationary and not self.one_attempt:
+            return int(self.actions[0, state])
+        stage, horizon = self._clock if step is None else index(step), self.actions.shape[0]
+        action = int(self.actions[stage, state]) if 0 <= stage < horizon else self.reset_action
+        if step is None:
+            self._clock = stage + 1
+            gives_up = self.one_attempt and action == self.reset_action
+            if gives_up or self._clock > horizon:
+                self.restart()
+        return action
+
+
+def renumber_policies(policies: Mapping[int, Policy], states: Longs, n_states: int) -> dict[int, Policy]:
+    """Return policies for other numbers: state i becomes ``states[i]`` of ``n_states``. In other states they reset."""
+    renumbered = {}
+    for goal, policy in policies.items():
+        actions = np.full((len(policy.actions), n_states), policy.reset_action, policy.actions.dtype)
+        actions[:, states] = policy.actions[:, : len(states)]
+        renumbered[int(states[goal])] = Policy(int(states[goal]), actions, policy.reset_action)
+    return renumbered

@@ -45,6 +45,10 @@ class EnvironmentFailure(InputError):
     """
 
 
+class Failure(str):
+    """The observation of a state machine after an exception ("crash:TYPE") or a failed invariant ("fails:NAME")."""
+
+
 class UnfinishedError(RuntimeError):
     """Some of several runs could not be made; the others are saved."""
 

@@ -18,6 +18,7 @@ from numba.core import event
 from numpy.typing import NDArray
 
 from adagoal import goal_rules
+from adagoal.core.array_types import Actions, Bools, Floats, Longs
 from adagoal.core.compiled_code import compiled
 from adagoal.core.environment import ExplorationPlan, RolloutOutcome, TabularEnv
 from adagoal.core.errors import InputError, Status
@@ -31,7 +32,6 @@ from adagoal.core.file_formats import (
 )
 from adagoal.core.goal_space import GoalSpace
 from adagoal.core.transition_data import TransitionCounts
-from adagoal.core.types import Actions, Bools, Floats, Longs
 from adagoal.goal_rules import GoalInfo, GoalRule
 
 

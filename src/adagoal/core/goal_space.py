@@ -21,9 +21,9 @@ from typing import Any, ClassVar, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from adagoal.core.errors import EnvironmentFailure, InputError, describe_user_exception, to_single_line
+from adagoal.core.array_types import Bools, Floats, Longs
+from adagoal.core.errors import EnvironmentFailure, Failure, InputError, describe_user_exception, to_single_line
 from adagoal.core.file_formats import ArraySchema, ArraySpec, check_arrays
-from adagoal.core.types import Bools, Failure, Floats, Longs
 from adagoal.core.user_code import USER_CODE_SECTION
 
 GoalValue = bool | int | float | str | bytes | tuple["GoalValue", ...] | None

@@ -7,7 +7,7 @@ All kernels are stored on the union of their supports: the pair x = s * A + a ha
 ``successors[indptr[x]:indptr[x + 1]]``, and the same entries of ``features`` hold their vectors phi(s' | x) in R^d. So
 no array has the size d x S x A x S.
 
-A :class:`LinearMixture` does not contain theta; :mod:`adagoal.envs.model_families` builds environments from it.
+A :class:`LinearMixture` does not contain theta; :mod:`adagoal.envs.mixture_models` builds environments from it.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from adagoal.core.argument_checks import check_integer, check_number
+from adagoal.core.array_types import Bools, Floats, Ints, Longs
 from adagoal.core.errors import InputError
-from adagoal.core.types import Bools, Floats, Ints, Longs
+from adagoal.core.validation import check_integer, check_number
 
 if TYPE_CHECKING:  # functions import SciPy: it takes a tenth of a second, and many commands never need it
     from scipy import sparse

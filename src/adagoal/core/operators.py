@@ -28,8 +28,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from adagoal.core.array_types import Actions, Bools, Floats
 from adagoal.core.compiled_code import compiled, compiled_helper
-from adagoal.core.types import Actions, Bools, Floats
 
 # The levels t of lemma 1: 0, then from FINEST_LEVEL * C to C / FINEST_LEVEL with this ratio. All levels together cost
 # ln(N_LEVELS) in the radius; a larger ratio costs more in the width (NEAREST_LEVEL_FACTOR).

@@ -15,9 +15,9 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from adagoal.core.array_types import Bools, Floats, Ints, Longs
 from adagoal.core.compiled_code import compiled
 from adagoal.core.file_formats import ArraySchema, ArraySpec, check_arrays
-from adagoal.core.types import Bools, Floats, Ints, Longs
 
 MAX_TRANSITIONS = 2**53  # of a pair; up to here whole numbers are exact in double precision
 # Numba options of loops that allocate nothing. Reference counting would cost more than the steps themselves.

@@ -30,8 +30,8 @@ from functools import cached_property
 from typing import Any
 
 from adagoal import goal_rules
-from adagoal.core.argument_checks import check_field_values, declared_settings, per_run_settings, setting_field
 from adagoal.core.errors import InputError
+from adagoal.core.validation import check_field_values, declared_settings, per_run_settings, setting_field
 from adagoal.deep.algorithms import ALGORITHM_MODULES
 
 # Fields of :class:`adagoal.goal_rules.GoalInfo` that every rule gets. Attempts at continuous goals are not counted,

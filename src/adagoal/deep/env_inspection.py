@@ -22,8 +22,8 @@ import cloudpickle
 import numpy as np
 from gymnasium import spaces
 
+from adagoal.core.array_types import Bools, Floats
 from adagoal.core.errors import InputError
-from adagoal.core.types import Bools, Floats
 from adagoal.deep.goal_envs import (
     EnvDimensions,
     EnvSource,

@@ -26,6 +26,7 @@ import cloudpickle
 import gymnasium
 import numpy as np
 
+from adagoal.core.array_types import Floats
 from adagoal.core.errors import (
     OBJECT_ENV_PREFIX,
     EnvironmentFailure,
@@ -34,7 +35,6 @@ from adagoal.core.errors import (
     to_single_line,
 )
 from adagoal.core.installation import install_command
-from adagoal.core.types import Floats
 from adagoal.deep import robotics_envs
 from adagoal.deep.robotics_envs import KnownClass
 

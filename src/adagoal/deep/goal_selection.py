@@ -10,9 +10,9 @@ import jax
 import numpy as np
 
 from adagoal import goal_rules
+from adagoal.core.array_types import Floats, Singles
 from adagoal.core.errors import InputError
 from adagoal.core.random_streams import StreamPurpose, jax_key_data, random_stream
-from adagoal.core.types import Floats, Singles
 from adagoal.deep import learner
 from adagoal.deep.config import KNOWN_GOAL_FIELDS, ONWARD_GOAL_FIELDS, Config
 from adagoal.deep.env_inspection import GoalSampler

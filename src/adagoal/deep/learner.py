@@ -16,8 +16,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from adagoal.core.argument_checks import declared_settings, per_run_settings
 from adagoal.core.random_streams import StreamPurpose, jax_key_data, random_stream
+from adagoal.core.validation import declared_settings, per_run_settings
 from adagoal.deep import algorithms, networks, replay_buffer, value_formulas
 from adagoal.deep.config import CONTACT_DISTANCE, Config
 from adagoal.deep.goal_envs import EnvDimensions

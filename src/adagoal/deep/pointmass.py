@@ -12,7 +12,7 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
-from adagoal.core.types import Floats
+from adagoal.core.array_types import Floats
 
 
 class PointMass(gymnasium.Env[Any, Floats]):

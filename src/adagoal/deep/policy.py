@@ -16,9 +16,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from adagoal.core.array_types import Floats, Singles
 from adagoal.core.errors import InputError
 from adagoal.core.file_formats import ArraySpec
-from adagoal.core.types import Floats, Singles
 from adagoal.deep import value_formulas
 from adagoal.deep.goal_envs import EnvDimensions, flatten_numbers
 from adagoal.deep.value_formulas import ErrorModel, forward_mlp

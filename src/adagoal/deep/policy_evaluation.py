@@ -10,17 +10,17 @@ from typing import Any
 import numpy as np
 
 from adagoal.certification.certifier import ROLLOUTS_PER_BLOCK
-from adagoal.certification.episodes import refuse_own_numbers
-from adagoal.core.argument_checks import check_integer
+from adagoal.core.array_types import Bools, Floats
 from adagoal.core.confidence_bounds import clopper_pearson_interval
 from adagoal.core.errors import InputError
 from adagoal.core.random_streams import StreamPurpose, random_stream
-from adagoal.core.types import Bools, Floats
+from adagoal.core.validation import check_integer
 from adagoal.deep.config import Config
 from adagoal.deep.env_inspection import GoalSampler, inspect_env
 from adagoal.deep.goal_envs import EnvDimensions, EnvSource, convert_env_exceptions
 from adagoal.deep.policy import GoalPolicy
 from adagoal.deep.rollouts import EnvBatch
+from adagoal.envs.env_checker import refuse_own_numbers
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from gymnasium.wrappers import OrderEnforcing, PassiveEnvChecker, TimeLimit
 
-from adagoal.core.types import Floats
+from adagoal.core.array_types import Floats
 
 FetchStep = Callable[[Floats], tuple[Floats, Floats]]
 

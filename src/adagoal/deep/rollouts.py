@@ -22,9 +22,9 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from adagoal.core.array_types import Bools, Floats, Ints, Singles
 from adagoal.core.errors import EnvironmentFailure, InputError
 from adagoal.core.random_streams import StreamPurpose, random_stream
-from adagoal.core.types import Bools, Floats, Ints, Singles
 from adagoal.deep.config import Config
 from adagoal.deep.goal_envs import EnvDimensions, EnvSource, EpisodeEnd, GoalEnv
 from adagoal.deep.policy import NumpyActor

@@ -23,10 +23,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from adagoal.core import file_formats
-from adagoal.core.argument_checks import declared_settings, settings_json_schema
+from adagoal.core.array_types import Floats, Singles
 from adagoal.core.errors import InputError, Status
 from adagoal.core.file_formats import COUNT_SCHEMA, ArraySpec, check_arrays, check_json_value, object_schema
-from adagoal.core.types import Floats, Singles
+from adagoal.core.validation import declared_settings, settings_json_schema
 from adagoal.deep import learner, training_history, value_formulas
 from adagoal.deep.config import Config, check_shared_program
 from adagoal.deep.env_inspection import bounding_box, inspect_env

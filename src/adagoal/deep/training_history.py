@@ -16,8 +16,8 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from adagoal.core.array_types import Bools, Floats, Singles
 from adagoal.core.file_formats import COUNT_SCHEMA, ArraySpec, object_schema
-from adagoal.core.types import Bools, Floats, Singles
 from adagoal.deep.config import CONTACT_DISTANCE, Config
 from adagoal.deep.env_inspection import is_inside_box
 from adagoal.deep.rollouts import EpisodeBatch

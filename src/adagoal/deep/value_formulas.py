@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from adagoal.core.types import Floats
+from adagoal.core.array_types import Floats
 from adagoal.goal_rules import GoalInfo
 
 # Smallest standard deviation of a normaliser, in the units of the environment (as in the reference HER).

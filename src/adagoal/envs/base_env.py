@@ -13,17 +13,17 @@ from typing import Any, ClassVar, NamedTuple, Protocol, final
 
 import numpy as np
 
+from adagoal.core.array_types import Longs
 from adagoal.core.compiled_code import compiled
-from adagoal.core.environment import ExplorationPlan
+from adagoal.core.environment import ExplorationPlan, GridLayout, ObservedStates
 from adagoal.core.errors import InputError
 from adagoal.core.file_formats import COUNT_SCHEMA, check_json_value, object_schema
 from adagoal.core.linear_mixture import LinearMixture
 from adagoal.core.operators import VECTOR_MATH_OPTIONS, LocalLowerBounds, backup_state
 from adagoal.core.transition_data import TransitionCounts, count_transition
-from adagoal.core.types import GridLayout, Longs, ObservedStates
-from adagoal.envs.assumption_tests import MarkovTests
 from adagoal.envs.env_backends import ActionMask
 from adagoal.envs.episode_loop import NEW_STATE, NO_EVENT, REPLAN_DUE, STEP_FAILED
+from adagoal.envs.markov_tests import MarkovTests
 from adagoal.envs.observation_keys import StateKey
 from adagoal.parallel.worker_process import WorkerKilled
 

@@ -18,8 +18,8 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces, wrappers
 
+from adagoal.core.array_types import MAX_ACTIONS
 from adagoal.core.errors import EnvironmentFailure, InputError, describe_user_exception, to_single_line
-from adagoal.core.types import MAX_ACTIONS
 from adagoal.core.user_code import USER_CODE_SECTION
 from adagoal.envs import observation_keys
 from adagoal.envs.observation_keys import StateKey

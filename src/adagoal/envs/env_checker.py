@@ -1,23 +1,28 @@
-"""Checks of an environment before a run: reproducibility, source of randomness, observations, time limit, speed."""
+"""Checks of an environment before a run: reproducibility, randomness, starts, observations, time limit, speed."""
 
 from __future__ import annotations
 
+import copy
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import gymnasium
 import numpy as np
 from gymnasium import wrappers
+from gymnasium.utils.env_checker import data_equivalence
 
 from adagoal.core.environment import ExplorationPlan
-from adagoal.core.errors import EnvironmentFailure, to_single_line
+from adagoal.core.errors import EnvironmentFailure, InputError, to_single_line
 from adagoal.core.transition_data import TransitionCounts
 from adagoal.core.user_code import USER_CODE_SECTION
 from adagoal.envs.env_backends import ActionMask, EnvBackend, InProcessEnv
 from adagoal.envs.gym_adapter import GymAdapter
 from adagoal.envs.observation_keys import StateKey, is_minigrid_env
+
+StartSetter = Callable[[Any, int, Any], Any]
+"""``set_start(env, seed, value)``: reset the environment, put it there, and return the first observation."""
 
 
 class InspectedEnv(InProcessEnv):
@@ -80,6 +85,48 @@ def _visited_keys(backend: EnvBackend, seed: int | None) -> list[StateKey]:
             key, mask, _ = backend.reset()
             keys.append(key)
     return keys
+
+
+def is_start_ignored(env: Any, start: StartSetter, probes: Sequence[Any], steps: int) -> bool:
+    """Return whether two starts lead to the same first steps."""
+    first, last = (_play_first_steps(env, start, probe, steps) for probe in probes)
+    return data_equivalence(first, last, exact=True)
+
+
+def refuse_own_numbers(name: str, make: Callable[[], tuple[Any, StartSetter]], probe: Any, steps: int) -> None:
+    """Raise an InputError if copies of an environment play the same episodes, although these differ with one seed."""
+    copies = [make() for _ in range(2)]
+
+    def play_pairs(n: int) -> list[list[Any]]:
+        return [[_play_first_steps(env, start, probe, steps) for env, start in copies] for _ in range(n)]
+
+    # without the first one: the first reset of an environment may differ from the later ones
+    pairs = play_pairs(16)[1:]
+    is_random = not all(data_equivalence(pairs[0][0], ours) for ours, _ in pairs)
+    is_shared = is_random and all(data_equivalence(*pair) for pair in pairs)
+    # If only the successes are random, copies that draw other numbers may have agreed by chance.
+    is_shared = is_shared and all(data_equivalence(*pair) for pair in play_pairs(48))
+    for env, _ in copies:
+        env.close()
+    if is_shared:
+        problem = f"{name} plays other episodes with the same seed, but its copies play the same ones"
+        raise InputError(
+            f"{problem}; draw random numbers from self.np_random, and remember nothing over a reset", "env"
+        )
+
+
+def _play_first_steps(env: Any, start: StartSetter, probe: Any, steps: int) -> list[Any]:
+    """Return the observations of the first steps of an episode with the seed 0 and fixed actions."""
+    env.action_space.seed(0)
+    actions = [env.action_space.sample() for _ in range(min(steps, 16))]
+    seen = [copy.deepcopy(start(env, 0, probe))]
+    for action in actions:
+        observation, reward, terminated, truncated, info = env.step(action)
+        success = info.get("is_success", info.get("success"))
+        seen.append(copy.deepcopy((observation, np.array(reward, float), terminated, success)))
+        if terminated or truncated:
+            break
+    return seen
 
 
 @dataclass

@@ -21,9 +21,9 @@ import gymnasium
 import numpy as np
 
 from adagoal.core import random_streams
+from adagoal.core.array_types import Longs
 from adagoal.core.errors import EnvironmentFailure, InputError
 from adagoal.core.random_streams import StreamPurpose, random_stream, stream_seed_sequence
-from adagoal.core.types import Longs
 from adagoal.core.user_code import USER_CODE_SECTION
 from adagoal.envs import episode_loop
 from adagoal.envs.base_env import ActionMasks, EnvProperties, LabelledStates

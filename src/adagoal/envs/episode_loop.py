@@ -25,11 +25,11 @@ import numba
 import numpy as np
 from numba.extending import overload, register_jitable
 
+from adagoal.core.array_types import Bools, Floats, Ints, Longs
 from adagoal.core.compiled_code import compiled
 from adagoal.core.environment import OTHER_GOALS, ExplorationPlan, RolloutOutcome
 from adagoal.core.operators import LocalLowerBounds, backup_state
 from adagoal.core.transition_data import COUNTING_LOOP_OPTIONS, count_transition
-from adagoal.core.types import Bools, Floats, Ints, Longs
 
 # Rows of the episode log, which is allocated for every rollout. A full log ends the rollout.
 MAX_EPISODES_PER_CALL = 4096

@@ -20,12 +20,19 @@ from numpy.random import Generator
 from numpy.typing import NDArray
 
 from adagoal.core import random_streams
-from adagoal.core.environment import ExplorationPlan, RolloutLimits, RolloutOutcome
+from adagoal.core.array_types import Floats
+from adagoal.core.environment import (
+    TERMINAL_SUFFIX,
+    CallTexts,
+    ExplorationPlan,
+    ObservedStates,
+    RolloutLimits,
+    RolloutOutcome,
+)
 from adagoal.core.errors import EnvironmentFailure, InputError, RunWarning, to_single_line
 from adagoal.core.file_formats import COUNT_SCHEMA, check_json_value, object_schema
 from adagoal.core.goal_space import GoalSpace
 from adagoal.core.transition_data import TransitionCounts
-from adagoal.core.types import TERMINAL_SUFFIX, CallTexts, Floats, ObservedStates
 from adagoal.envs import episode_loop, observation_keys
 from adagoal.envs.base_env import INITIAL_STATES, BaseEnv, CountingEnv, Diagnostics, EnvProperties, MonitoredEnv
 from adagoal.envs.env_backends import DEFAULT_MAX_STATES, ActionMask, EnvBackend, InProcessEnv, SubprocessEnv

@@ -13,8 +13,8 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
+from adagoal.core.array_types import MAX_ACTIONS
 from adagoal.core.errors import InputError, describe_exception, to_single_line
-from adagoal.core.types import MAX_ACTIONS
 from adagoal.envs.state_machine import Call, Invariant, MachineParts
 
 MAX_ARGUMENT_VALUES = 1_000  # of one argument; every value is an action, and a run tries every action in every state

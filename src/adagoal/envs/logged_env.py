@@ -9,13 +9,13 @@ import numpy as np
 from numpy.random import Generator
 from numpy.typing import NDArray
 
-from adagoal.core.environment import ExplorationPlan, RolloutLimits, RolloutOutcome
+from adagoal.core.array_types import Bools, Floats, Longs
+from adagoal.core.environment import ExplorationPlan, ObservedStates, RolloutLimits, RolloutOutcome
 from adagoal.core.errors import InputError, to_single_line
 from adagoal.core.goal_space import GoalSpace
 from adagoal.core.transition_data import TransitionCounts
-from adagoal.core.types import Bools, Floats, Longs, ObservedStates
-from adagoal.envs.assumption_tests import MarkovTests
 from adagoal.envs.base_env import BaseEnv
+from adagoal.envs.markov_tests import MarkovTests
 from adagoal.envs.recorded_transitions import EVENT_START, RecordedTransitions, describe_states, find_value
 
 

@@ -15,10 +15,11 @@ import gymnasium
 import numpy as np
 from numpy.typing import ArrayLike
 
-from adagoal.core.argument_checks import check_integer, check_number, check_total_size
+from adagoal.core.array_types import Floats, Longs
+from adagoal.core.environment import GridLayout
 from adagoal.core.errors import InputError
 from adagoal.core.linear_mixture import ROW_SUM_TOLERANCE, LinearMixture, mixture_from_kernels
-from adagoal.core.types import Floats, GridLayout, Longs
+from adagoal.core.validation import check_integer, check_number, check_total_size
 from adagoal.envs.gym_adapter import GymAdapter
 from adagoal.envs.model import TabularMDP
 from adagoal.envs.simulator import ModelSimulator

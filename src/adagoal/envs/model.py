@@ -21,9 +21,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike
 
+from adagoal.core.array_types import MAX_ACTIONS, Bools, Floats, Ints, Longs
+from adagoal.core.environment import GridLayout
 from adagoal.core.errors import InputError
 from adagoal.core.linear_mixture import LinearMixture
-from adagoal.core.types import MAX_ACTIONS, Bools, Floats, GridLayout, Ints, Longs
 
 if TYPE_CHECKING:  # functions import SciPy: it takes a tenth of a second, and many commands never need it
     from scipy import sparse

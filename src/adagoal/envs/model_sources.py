@@ -23,10 +23,10 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from adagoal.core import file_formats, file_io
-from adagoal.core.environment import TabularEnv
+from adagoal.core.array_types import Longs
+from adagoal.core.environment import GridLayout, TabularEnv
 from adagoal.core.errors import InputError
 from adagoal.core.file_formats import ArraySpec
-from adagoal.core.types import GridLayout, Longs
 from adagoal.envs import storm_formats
 from adagoal.envs.env_backends import TOY_TEXT
 from adagoal.envs.gym_adapter import StartSeed

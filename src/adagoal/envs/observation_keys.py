@@ -22,8 +22,8 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
-from adagoal.core.errors import InputError, to_single_line
-from adagoal.core.types import DIGEST_BYTES, Failure
+from adagoal.core.array_types import DIGEST_BYTES
+from adagoal.core.errors import Failure, InputError, to_single_line
 from adagoal.core.user_code import USER_CODE_SECTION
 
 StateKey = int | str | bytes | tuple["StateKey", ...]

@@ -17,13 +17,13 @@ from numpy.random import Generator
 from numpy.typing import NDArray
 
 from adagoal.core import random_streams
-from adagoal.core.environment import ExplorationPlan, RolloutLimits, RolloutOutcome
+from adagoal.core.array_types import Bools, Floats, Longs
+from adagoal.core.environment import ExplorationPlan, ObservedStates, RolloutLimits, RolloutOutcome
 from adagoal.core.errors import InputError, to_single_line
 from adagoal.core.file_formats import COUNT_SCHEMA, ArraySpec, check_arrays, check_json_value, object_schema
 from adagoal.core.goal_space import GoalSpace
 from adagoal.core.operators import LocalLowerBounds, greedy_action_table
 from adagoal.core.transition_data import TransitionCounts
-from adagoal.core.types import Bools, Floats, Longs, ObservedStates
 from adagoal.envs import episode_loop, observation_keys
 from adagoal.envs.base_env import ActionMasks, BaseEnv, Diagnostics, LabelledStates, MonitoredEnv, make_room_for_states
 from adagoal.envs.env_workers import EnvWorker, RolloutRecord, WorkerPlan, WorkerPool

@@ -21,8 +21,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from adagoal.core import file_io
+from adagoal.core.array_types import MAX_ACTIONS, Bools, Longs
 from adagoal.core.errors import InputError, to_single_line
-from adagoal.core.types import MAX_ACTIONS, Bools, Longs
 
 ROWS_PER_CHUNK = 5_000  # rows of a file in memory at once: with more, garbage collection takes most of the time
 EVENT_START, EVENT_END, EVENT_ACTION = "(start)", "(end)", "next"

@@ -20,10 +20,11 @@ from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv, VectorEnv
 from gymnasium.vector.utils import CloudpickleWrapper
 
 from adagoal.core import user_code
-from adagoal.core.argument_checks import check_arguments
 from adagoal.core.environment import TabularEnv
 from adagoal.core.errors import OBJECT_ENV_PREFIX, EnvironmentFailure, InputError, describe_exception
 from adagoal.core.installation import install_command
+from adagoal.core.run_settings import ExecutionOptions, ExplorationSettings
+from adagoal.core.validation import check_arguments
 from adagoal.envs import mixture_models, model_sources, toy_models
 from adagoal.envs.env_backends import TOY_TEXT, InProcessEnv, SubprocessEnv
 from adagoal.envs.env_workers import EnvWorker
@@ -33,7 +34,6 @@ from adagoal.envs.parallel_env import ParallelEnv
 from adagoal.envs.simulator import ModelSimulator
 from adagoal.envs.state_machine import StateMachineEnv
 from adagoal.parallel.worker_process import WorkerFactory, WorkerProcess
-from adagoal.settings.exploration import ExecutionOptions, ExplorationSettings
 
 GymEnv = gymnasium.Env[Any, Any]
 GymVectorEnv = VectorEnv[Any, Any, Any]

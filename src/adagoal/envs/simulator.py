@@ -15,12 +15,12 @@ import numpy as np
 from numpy.random import Generator
 from numpy.typing import NDArray
 
-from adagoal.core.environment import ExplorationPlan, RolloutLimits, RolloutOutcome
+from adagoal.core.array_types import Floats, Longs
+from adagoal.core.environment import ExplorationPlan, GridLayout, ObservedStates, RolloutLimits, RolloutOutcome
 from adagoal.core.errors import InputError
 from adagoal.core.file_formats import ArraySchema, ArraySpec, check_arrays, check_json_value, object_schema
 from adagoal.core.goal_space import GoalSpace
 from adagoal.core.transition_data import TransitionCounts
-from adagoal.core.types import Floats, GridLayout, Longs, ObservedStates
 from adagoal.envs import episode_loop, observation_keys
 from adagoal.envs.base_env import INITIAL_STATES, BaseEnv, CountingEnv, Diagnostics, make_room_for_states
 from adagoal.envs.env_backends import ActionMask

@@ -1,7 +1,7 @@
 """Any Python object as an environment: methods with finite lists of arguments are the actions, a key is the state.
 
 The reset makes a fresh object. An exception of a call, or an invariant that fails, leads to a state of its own
-(:class:`~adagoal.core.types.Failure`), in which only the reset is left. States are numbered as they are met.
+(:class:`~adagoal.core.errors.Failure`), in which only the reset is left. States are numbered as they are met.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import inspect
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, TypeGuard
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeGuard
 
 import gymnasium
 import numpy as np
@@ -20,9 +20,12 @@ from gymnasium import spaces
 from gymnasium.envs.registration import EnvSpec
 from numpy.typing import NDArray
 
-from adagoal.core.errors import EnvironmentFailure, InputError, describe_user_exception, to_single_line
-from adagoal.core.types import MAX_ACTIONS, CallTexts, Failure
+from adagoal.core.array_types import MAX_ACTIONS
+from adagoal.core.errors import EnvironmentFailure, Failure, InputError, describe_user_exception, to_single_line
 from adagoal.envs.observation_keys import KeySpace, key_text
+
+if TYPE_CHECKING:
+    from adagoal.core.environment import CallTexts
 
 Arguments = Sequence[Any]
 ActionsArgument = Mapping[Any, Arguments] | Sequence[str | Callable[..., Any]]
@@ -270,6 +273,9 @@ class StateMachineEnv(gymnasium.Env[Any, np.int64]):
 
 def _describe_calls(parts: MachineParts, state: Callable[[Any], Any] | None) -> CallTexts:
     """Return the texts from which scripts are put together."""
+    # Here, because worker processes of a state machine need neither this function nor Numba.
+    from adagoal.core.environment import CallTexts
+
     made = _public_name(parts.make)
     new = f"{VARIABLE} = {made or 'make'}()"
     functions = [parts.make, state, *(i.function for i in parts.invariants if not i.is_method)]

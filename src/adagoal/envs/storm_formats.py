@@ -26,9 +26,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from adagoal.core import file_io
+from adagoal.core.array_types import Bools, Floats, Longs
 from adagoal.core.errors import InputError, to_single_line
 from adagoal.core.installation import install_command
-from adagoal.core.types import Bools, Floats, Longs
 from adagoal.envs.model import TabularMDP, model_from_matrix
 
 PROGRAM_SUFFIXES = (".prism", ".nm", ".pm", ".jani")  # the first three are PRISM programs

@@ -18,9 +18,10 @@ from pathlib import Path
 
 import numpy as np
 
-from adagoal.core.argument_checks import check_integer, check_number, check_total_size
+from adagoal.core.array_types import Bools, Longs
+from adagoal.core.environment import GridLayout
 from adagoal.core.errors import InputError
-from adagoal.core.types import Bools, GridLayout, Longs
+from adagoal.core.validation import check_integer, check_number, check_total_size
 from adagoal.envs.model import TabularMDP, model_from_rows
 
 MAX_MODEL_STATES = 100_000  # a larger model takes minutes to build, row by row

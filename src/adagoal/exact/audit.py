@@ -27,9 +27,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from adagoal.core.array_types import Actions, Bools, Floats
+from adagoal.core.environment import Policy
 from adagoal.core.errors import InputError
-from adagoal.core.tabular_policy import Policy
-from adagoal.core.types import Actions, Bools, Floats
 from adagoal.envs.model import TabularMDP
 from adagoal.exact import solver
 from adagoal.exact.solver import GoalStates, goal_state_mask, is_at_most
@@ -85,7 +85,7 @@ class Audit:
     def to_dict(self) -> dict[str, object]:
         """Return plain types for JSON; an infinite number becomes None."""
         rows = [
-            {key: _finite_or_none(value) for key, value in vars(row).items()}
+            {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in vars(row).items()}
             | {"ok": row.ok, "failures": list(row.failures)}
             for row in self.rows
         ]
@@ -226,10 +226,6 @@ def _make_audit(rows: Sequence[GoalFinding], radius: float, epsilon: float, prob
     failed = {text.partition(":")[0] for row in rows for text in row.failures}
     c1, c2, certificates = (name not in failed for name in ("C1", "C2", "certificate"))
     return Audit(c1, c2, certificates, radius, epsilon, tuple(rows), probability)
-
-
-def _finite_or_none(value: object) -> object:
-    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def largest_probabilities(mdp: TabularMDP, goals: Sequence[GoalStates], within: int, avoid: Bools) -> Floats:

@@ -30,11 +30,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import ArrayLike
 
+from adagoal.core.array_types import Actions, Bools, Floats, Ints, Longs
 from adagoal.core.compiled_code import compiled
+from adagoal.core.environment import Policy
 from adagoal.core.errors import InputError
 from adagoal.core.goal_space import membership_mask, memberships_from_sets
-from adagoal.core.tabular_policy import Policy
-from adagoal.core.types import Actions, Bools, Floats, Ints, Longs
 from adagoal.envs.model import TabularMDP
 from adagoal.planning.model_arrays import SparseModel, TargetGoals, to_sparse_model
 from adagoal.planning.value_iteration import improve_policy, run_value_iteration

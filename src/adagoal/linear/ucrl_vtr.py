@@ -21,12 +21,12 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from adagoal.core.array_types import Bools, Floats, Longs
 from adagoal.core.file_formats import ArraySchema, ArraySpec
 from adagoal.core.goal_space import GoalSpace
 from adagoal.core.linear_mixture import LinearMixture
 from adagoal.core.transition_data import TransitionCounts
-from adagoal.core.types import Bools, Floats, Longs
-from adagoal.linear.mixture_counts import MixtureEstimates
+from adagoal.linear.mixture_estimates import MixtureEstimates
 from adagoal.planning.mixture_sweeps import plan_mixture_horizon
 from adagoal.planning.model_arrays import RidgeEstimates, TargetGoals
 from adagoal.tabular.ucbvi import EPSILON_SHARES, FiniteHorizonEstimates, planning_horizon

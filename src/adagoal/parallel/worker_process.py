@@ -1,7 +1,7 @@
 """Worker processes: objects in other processes whose methods are called by name, and how failures come back.
 
 Copies of an environment, rollouts of training and the runs of an experiment all use :class:`WorkerProcess`.
-:class:`adagoal.parallel.ray_engine.RayWorker` has the same interface for processes on a Ray cluster.
+:class:`adagoal.parallel.engines.RayWorker` has the same interface for processes on a Ray cluster.
 
 A call is two steps, :meth:`Worker.send` and :meth:`Worker.receive`, so one process can keep many workers busy. There
 are three ways to lose a worker. Certificates tell the last one from the others:

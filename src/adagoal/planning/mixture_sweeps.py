@@ -19,8 +19,8 @@ import math
 
 import numpy as np
 
+from adagoal.core.array_types import Actions, Floats
 from adagoal.core.compiled_code import compiled, compiled_helper
-from adagoal.core.types import Actions, Floats
 from adagoal.planning.model_arrays import MixtureBlock, MixtureFeatures, ThetaRegion, goal_holds_state
 
 

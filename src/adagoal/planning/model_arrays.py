@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from adagoal.core.array_types import Bools, Floats, Ints, Longs
 from adagoal.core.compiled_code import compiled_helper
 from adagoal.core.linear_mixture import LinearMixture
-from adagoal.core.types import Bools, Floats, Ints, Longs
 from adagoal.envs.model import TabularMDP
 
 # Goals that are swept together: the values of a state fill four vector registers, and a block stays in the cache.
@@ -47,7 +47,7 @@ class EmpiricalModel(NamedTuple):
 
 
 class RobustModel(NamedTuple):
-    """A set of distributions per pair (:mod:`adagoal.planning.robust_sweeps`)."""
+    """A set of distributions per pair (:mod:`adagoal.planning.robust_bounds`)."""
 
     successor: Ints  # [X, K]
     p: Floats  # [X, K] the centre: frequencies

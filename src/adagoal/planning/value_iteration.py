@@ -23,8 +23,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from adagoal.core.array_types import Actions, Floats, Ints, Longs
 from adagoal.core.compiled_code import compiled, compiled_helper
-from adagoal.core.types import Actions, Floats, Ints, Longs
 from adagoal.planning.model_arrays import SparseModel, TargetGoals, goal_holds_state
 
 EVALUATION_SWEEPS = 5  # after each improvement

@@ -25,10 +25,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from adagoal.core.array_types import Bools, Floats, Longs
+from adagoal.core.environment import GridLayout
 from adagoal.core.errors import InputError, Status, to_single_line
 from adagoal.core.exploration_run import GoalStanding
 from adagoal.core.file_io import is_folder_locked
-from adagoal.core.types import Bools, Floats, GridLayout, Longs
 from adagoal.report.html_page import (
     Panel,
     PanelContent,
@@ -39,8 +40,8 @@ from adagoal.report.html_page import (
 )
 from adagoal.report.live_server import ReportSource
 from adagoal.runs import run_folder
-from adagoal.runs.exploration_files import load_result, require_exploration
 from adagoal.runs.job import request_stop
+from adagoal.runs.load_result import load_result, require_exploration
 from adagoal.runs.result import Result
 from adagoal.runs.result_text import NO_GUARANTEE_TEXT, estimate_steps_left, make_headline, resume_command
 from adagoal.runs.run_folder import RunKind, SavedRun
@@ -261,11 +262,6 @@ def _format_arguments(arguments: dict[str, Any]) -> str:
     return ", ".join(f"{key}={value}" for key, value in arguments.items()) or "none"
 
 
-def policy_arrays(result: Result, goal: int) -> Arrays:
-    """Return the policy of one goal, for a page that does not contain it."""
-    return {"policy": _compact_actions(result.policy(goal).actions, result.reset_action)}
-
-
 def _named_cells(layout: GridLayout) -> list[tuple[int, int, str]]:
     """Return column, row and name of the cells that the environment names."""
     return [(column, row, name) for name, cells in layout.marks.items() for row, column in cells.tolist()]
@@ -471,7 +467,8 @@ class ExplorationReportSource(ReportSource):
         return exploration_page(self.current_source())
 
     def pack_policy(self, goal: int) -> bytes:
-        return pack_data_block({}, policy_arrays(self.current_source().result, goal))
+        result = self.current_source().result
+        return pack_data_block({}, {"policy": _compact_actions(result.policy(goal).actions, result.reset_action)})
 
 
 class LiveRunSource(ExplorationReportSource):

@@ -18,11 +18,11 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch, Rectangle
 
 from adagoal.certification.certificate import CellVerdict, Certification
+from adagoal.core.array_types import Bools, Floats
 from adagoal.core.errors import to_single_line
 from adagoal.core.file_io import bytes_content, write_atomically
-from adagoal.core.types import Bools, Floats
-from adagoal.report.curve_page import Curve, CurvePlot
 from adagoal.report.exploration_page import numbered_goal_name
+from adagoal.report.html_page import Curve, CurvePlot
 from adagoal.runs.result import Result
 
 COLOUR_BLIND_PALETTE = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")

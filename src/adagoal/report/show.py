@@ -15,10 +15,17 @@ from typing import TYPE_CHECKING, Any
 from adagoal.certification.certificate import Certification, Claim, ComparisonClaim
 from adagoal.core.errors import InputError
 from adagoal.core.file_io import write_text
-from adagoal.report.curve_page import CurvePlot, curves_by_seed
 from adagoal.report.exploration_page import ExplorationSource, exploration_page
-from adagoal.report.html_page import Panel, PanelContent, ReportPage, render_macro, require_figures_extra
-from adagoal.runs.exploration_files import load_result
+from adagoal.report.html_page import (
+    CurvePlot,
+    Panel,
+    PanelContent,
+    ReportPage,
+    curves_by_seed,
+    render_macro,
+    require_figures_extra,
+)
+from adagoal.runs.load_result import load_result
 from adagoal.runs.result import Result
 from adagoal.runs.result_text import Headline
 from adagoal.runs.run_folder import is_training_folder

@@ -26,9 +26,17 @@ from adagoal.deep import env_inspection, goal_envs, policy_evaluation
 from adagoal.deep.config import Config
 from adagoal.deep.goal_envs import flatten_numbers, unflatten_like
 from adagoal.deep.training_history import ValueMapHistory
-from adagoal.report import curve_page
-from adagoal.report.curve_page import Curve, CurvePlot
-from adagoal.report.html_page import Panel, PanelContent, ReportPage, render_macro, require_figures_extra
+from adagoal.report.html_page import (
+    Curve,
+    CurvePlot,
+    Panel,
+    PanelContent,
+    ReportPage,
+    curves_panel,
+    render_macro,
+    require_figures_extra,
+    tables_panel,
+)
 from adagoal.report.live_server import ReportSource
 from adagoal.report.show import cells_panel
 from adagoal.runs import train_result
@@ -236,8 +244,8 @@ PANELS: tuple[Panel[TrainingSource], ...] = (
     Panel("space", "Goal space", space_panel, ("space.js",), "pair wide"),
     Panel("cells", "Certificate", certificate_panel, ("cells.js",), "pair wide"),
     Panel("video", "Video", video_panel, ("video.js",), "pair wide"),
-    Panel("curves", "Curves", lambda run: curve_page.curves_panel(training_plots(run)), ("curves.js",)),
-    Panel("tables", "", lambda run: curve_page.tables_panel(training_tables(run)), ("tables.js",)),
+    Panel("curves", "Curves", lambda run: curves_panel(training_plots(run)), ("curves.js",)),
+    Panel("tables", "", lambda run: tables_panel(training_tables(run)), ("tables.js",)),
     Panel("settings", "", settings_panel),
 )
 """The page from top to bottom."""

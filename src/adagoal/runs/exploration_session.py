@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
 from adagoal import methods
+from adagoal.core import goal_spec
 from adagoal.core.compiled_code import compile_group
 from adagoal.core.environment import TabularEnv
 from adagoal.core.errors import InputError, RunWarning, Status
@@ -28,17 +29,16 @@ from adagoal.core.exploration_run import (
 )
 from adagoal.core.file_formats import check_arrays
 from adagoal.core.file_io import arrays_content
+from adagoal.core.goal_spec import GoalCode
 from adagoal.core.random_streams import restore_rng_state
+from adagoal.core.run_settings import UNLIMITED_BUDGET, ExplorationSettings, radius_growth_factor
 from adagoal.core.transition_data import TransitionCounts, TransitionLog
 from adagoal.envs import model_sources
 from adagoal.goal_rules import GoalRule
-from adagoal.runs.exploration_files import RUN_HISTORY_SCHEMA
 from adagoal.runs.job import JobMonitor, SaveFiles, run_job
+from adagoal.runs.load_result import RUN_HISTORY_SCHEMA
 from adagoal.runs.result import Certificate, Result, StateMetadata, find_contradicted_goals
 from adagoal.runs.run_folder import RunFolder
-from adagoal.settings import goal_spec
-from adagoal.settings.exploration import UNLIMITED_BUDGET, ExplorationSettings, radius_growth_factor
-from adagoal.settings.goal_spec import GoalCode
 
 INITIAL_RADIUS = 2.0  # where a curriculum begins, as in the paper
 

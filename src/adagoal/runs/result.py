@@ -1,6 +1,6 @@
 """Result of an exploration: goals, certificates, policies, status, history, and names and cells of its states.
 
-:mod:`adagoal.runs.exploration_files` reads it from a folder.
+:mod:`adagoal.runs.load_result` reads it from a folder.
 """
 
 from __future__ import annotations
@@ -19,19 +19,18 @@ from numpy.typing import NDArray
 # The methods of a result call public functions of higher layers, which the package imports when they are called. Runs
 # themselves depend on nothing above them.
 import adagoal
-from adagoal.core.argument_checks import check_folder_path, resolve_number
-from adagoal.core.environment import TabularEnv
+from adagoal.core.array_types import Longs
+from adagoal.core.environment import CallTexts, GridLayout, Policy, TabularEnv
 from adagoal.core.errors import InputError, Status, to_single_line
 from adagoal.core.file_io import FileContents, arrays_content, json_content
 from adagoal.core.goal_space import membership_mask
 from adagoal.core.installation import install_command
-from adagoal.core.tabular_policy import Policy
-from adagoal.core.types import CallTexts, GridLayout, Longs
+from adagoal.core.run_settings import ExplorationSettings
+from adagoal.core.validation import check_folder_path, resolve_number
 from adagoal.envs import model_sources, observation_keys
 from adagoal.envs.model import TabularMDP
 from adagoal.runs.result_text import Measure, measure_of, most_likely_path, result_to_html, write_script
 from adagoal.runs.run_folder import MANIFEST_FORMAT, RunKind, open_locked_folder, read_saved_run
-from adagoal.settings.exploration import ExplorationSettings
 
 if TYPE_CHECKING:
     from adagoal.exact.audit import Audit
@@ -44,7 +43,7 @@ class StateMetadata:
     start: int | None = None
     labels: tuple[str, ...] = ()
     layout: GridLayout | None = None
-    key_format: dict[str, Any] | None = None  # see :class:`adagoal.core.types.ObservedStates`
+    key_format: dict[str, Any] | None = None  # see :class:`adagoal.core.array_types.ObservedStates`
     actions: tuple[str, ...] = ()  # names of the actions of a log
     call_texts: CallTexts | None = None  # of a state machine
 
@@ -84,10 +83,6 @@ class StateMetadata:
         data = {"start": self.start, "labels": labels, "layout": layout, "space": self.key_format}
         data |= {"actions": list(map(to_single_line, self.actions))} if self.actions else {}
         return data if self.call_texts is None else data | {"calls": self.call_texts._asdict()}
-
-    def file_contents(self) -> FileContents:
-        """Return the file."""
-        return {self.file_name: json_content(self.to_dict())}
 
 
 class StateFinder:
@@ -556,7 +551,7 @@ class Result:
         if self.folder is None:
             raise InputError("this result has no folder; explore with out=..., or load it from one", "run")
         # Imported here, because that module reads results.
-        from adagoal.runs.exploration_files import RESULT_SCHEMA
+        from adagoal.runs.load_result import RESULT_SCHEMA
 
         saved = read_saved_run(self.folder, lambda saved: saved.result_files().load_json("result.json", RESULT_SCHEMA))
         if saved != json.loads(json.dumps(self.to_dict())):
@@ -602,7 +597,8 @@ class Result:
         ['policies.npz', 'result.json', 'view.json']
         """
         files: FileContents = {"result.json": json_content(self.to_dict()), "policies.npz": arrays_content(self.arrays)}
-        return files | self.view.file_contents() | model_sources.model_folder_contents(self.model)
+        files[self.view.file_name] = json_content(self.view.to_dict())
+        return files | model_sources.model_folder_contents(self.model)
 
     def save(self, path: str | Path) -> Path:
         """Write the result into a folder, in one commit; another run there is not overwritten.
@@ -616,7 +612,7 @@ class Result:
         >>> result.save("runs/grid").name
         'grid'
         """
-        from adagoal.runs.exploration_files import refuse_different_run
+        from adagoal.runs.load_result import refuse_different_run
 
         folder = check_folder_path("path", path)
         with open_locked_folder(folder, RunKind.EXPLORATION) as held:

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from adagoal.core.errors import OBJECT_ENV_PREFIX, InputError, Status
-from adagoal.core.types import CallTexts, Failure
+from adagoal.core.environment import CallTexts
+from adagoal.core.errors import OBJECT_ENV_PREFIX, Failure, InputError, Status
 from adagoal.core.user_code import is_file_spec
 from adagoal.runs.progress_display import extrapolate_total_steps
 

@@ -53,10 +53,10 @@ from typing import IO, Any, TypeVar
 from numpy.typing import NDArray
 
 from adagoal.core import file_formats, file_io
-from adagoal.core.argument_checks import check_folder_path
 from adagoal.core.errors import FolderWarning, InputError
 from adagoal.core.file_formats import check_json_value, object_schema
 from adagoal.core.file_io import FileContent, FileContents
+from adagoal.core.validation import check_folder_path
 
 MANIFEST_FORMAT = 2  # of the manifest and of every result.json; raise it when a file changes its name or meaning
 MANIFEST_FILE, MANIFEST_BACKUP_FILE = "manifest.json", "manifest.backup.json"

@@ -36,17 +36,17 @@ from numpy.typing import NDArray
 import adagoal  # see adagoal.runs.result
 from adagoal.certification.certificate import Certification
 from adagoal.core import file_io
-from adagoal.core.argument_checks import (
+from adagoal.core.array_types import Floats
+from adagoal.core.errors import OBJECT_ENV_PREFIX, InputError, Status
+from adagoal.core.file_formats import COUNT_SCHEMA, ArraySpec, check_arrays, check_json_value, object_schema
+from adagoal.core.file_io import FileContents
+from adagoal.core.validation import (
     check_folder_path,
     check_integer,
     declared_settings,
     per_run_settings,
     settings_json_schema,
 )
-from adagoal.core.errors import OBJECT_ENV_PREFIX, InputError, Status
-from adagoal.core.file_formats import COUNT_SCHEMA, ArraySpec, check_arrays, check_json_value, object_schema
-from adagoal.core.file_io import FileContents
-from adagoal.core.types import Floats
 from adagoal.deep import training_history
 from adagoal.deep.config import Config
 from adagoal.deep.goal_envs import EnvSource, SetGoalFunction

@@ -15,16 +15,17 @@ from pathlib import Path
 from typing import Any
 
 from adagoal import goal_rules
-from adagoal.core.argument_checks import (
+from adagoal.core.errors import InputError, Status
+from adagoal.core.file_io import arrays_content
+from adagoal.core.installation import require_package
+from adagoal.core.run_settings import ExecutionOptions, TrainingOptions
+from adagoal.core.validation import (
     check_arguments,
     check_field_values,
     check_folder_path,
     check_integer,
     declared_settings,
 )
-from adagoal.core.errors import InputError, Status
-from adagoal.core.file_io import arrays_content
-from adagoal.core.installation import require_package
 from adagoal.deep.config import Config
 from adagoal.deep.goal_envs import EnvSource, SetGoalFunction
 from adagoal.deep.rollouts import RolloutFactory, RolloutWorkers
@@ -42,8 +43,6 @@ from adagoal.runs.run_folder import (
     require_run_folder,
 )
 from adagoal.runs.train_result import TrainResult
-from adagoal.settings.exploration import ExecutionOptions
-from adagoal.settings.training import TrainingOptions
 
 
 class TensorBoardObserver:

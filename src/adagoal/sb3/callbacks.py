@@ -33,9 +33,9 @@ from stable_baselines3.common.vec_env import unwrap_vec_normalize
 from adagoal import goal_rules
 from adagoal.api.certify import certify
 from adagoal.certification.certificate import Certification
-from adagoal.core.argument_checks import check_integer, check_number
+from adagoal.core.array_types import Floats
 from adagoal.core.errors import InputError, Status
-from adagoal.core.types import Floats
+from adagoal.core.validation import check_integer, check_number
 from adagoal.deep import value_formulas
 from adagoal.deep.config import DECLARABLE_GOAL_FIELDS, KNOWN_GOAL_FIELDS, ONWARD_GOAL_FIELDS
 from adagoal.deep.env_inspection import parse_goal_space

@@ -1,1 +1,1 @@
-"""Tabular estimates beside the certified explorer: the paper's AdaGoal-UCBVI and a Bayesian method."""
+"""The paper's AdaGoal-UCBVI, a Bayesian method, and probabilities of reaching goals within k steps."""

@@ -21,15 +21,15 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from adagoal.core.array_types import Actions, Bools, Floats, Ints, Longs
+from adagoal.core.compiled_code import compiled, compiled_helper
 from adagoal.core.environment import NO_LIMIT, ExplorationPlan
 from adagoal.core.exploration_run import EstimatesPerGoal
 from adagoal.core.file_formats import ArraySchema, ArraySpec
 from adagoal.core.goal_space import GoalSpace
 from adagoal.core.random_streams import StreamPurpose, random_stream
 from adagoal.core.transition_data import TransitionCounts
-from adagoal.core.types import Actions, Bools, Floats, Ints, Longs
-from adagoal.planning.model_arrays import BLOCK_GOALS, EnsembleModel, TargetGoals
-from adagoal.planning.shortest_paths import improve_ensemble_values
+from adagoal.planning.model_arrays import BLOCK_GOALS, EnsembleModel, TargetGoals, goal_holds_state
 
 
 class BayesianEstimates(EstimatesPerGoal):
@@ -168,3 +168,52 @@ class BayesianEstimates(EstimatesPerGoal):
         order = np.argsort(~free, axis=1, kind="stable")
         pick = (rng.random((self.n_members, len(rows))) * np.maximum(S - support, 1)).astype(np.int64)
         self.atom[: self.n_members, rows] = order[np.arange(len(rows)), pick]
+
+
+@compiled
+def improve_ensemble_values(model, targets, tolerance, sweeps, V, greedy):  # type: ignore[no-untyped-def]
+    """Improve V [M, S + 1, G] and its greedy policies [M, S, G] in each of M kernels, by sweeps in alternating order.
+
+        V_m = min{ C_m, 1 + V_m(s0), min_a 1 + p_m V_m }  off g,   V_m = 0  on g
+
+    The last state is virtual and keeps its value. A member is swept until it changes by less than the tolerance.
+    """
+    # Members converge at their own pace, and those that are done are left out.
+    change = np.full(V.shape[0], np.inf)
+    for i in range(sweeps):
+        for m in range(V.shape[0]):
+            if change[m] >= tolerance:
+                change[m] = _sweep_member(model, m, targets, i % 2 == 1, V[m], greedy[m])
+        if change.max() < tolerance:
+            break
+    return V, greedy
+
+
+@compiled_helper
+def _sweep_member(model, m, targets, backwards, V, greedy):  # type: ignore[no-untyped-def]
+    """Sweep V [S + 1, G] of member m once, in place. Return the largest change."""
+    successor, p, atom = model.successor, model.p[m], model.atom[m]
+    n_states, n_goals = model.terminal.shape[0], targets.size
+    n_actions = model.support.shape[0] // n_states
+    best, chosen, mean = np.zeros((3, n_goals))
+    change = 0.0
+    for i in range(n_states):
+        s = n_states - 1 - i if backwards else i
+        best[:] = V[model.start]
+        chosen[:] = n_actions
+        # Actions come in descending order and ties replace, so the lowest action wins without a branch.
+        for a in range(-1 if model.terminal[s] else n_actions - 1, -1, -1):
+            x = s * n_actions + a
+            mean[:] = p[x, p.shape[1] - 1] * V[atom[x]]
+            for k in range(model.support[x]):
+                q, t = p[x, k], successor[x, k]
+                for j in range(n_goals):
+                    mean[j] += q * V[t, j]
+            for j in range(n_goals):
+                chosen[j] = a if mean[j] <= best[j] else chosen[j]
+                best[j] = mean[j] if mean[j] <= best[j] else best[j]
+        for j in range(n_goals):
+            value = 0.0 if goal_holds_state(targets.column, s, j) else min(1.0 + best[j], model.caps[m])
+            change = max(change, abs(value - V[s, j]))
+            V[s, j], greedy[s, j] = value, chosen[j]
+    return change

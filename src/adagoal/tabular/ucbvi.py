@@ -45,6 +45,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from adagoal.core.array_types import Actions, Bools, Floats, Longs
 from adagoal.core.compiled_code import compiled, compiled_helper
 from adagoal.core.environment import NO_LIMIT, ExplorationPlan
 from adagoal.core.errors import InputError
@@ -52,7 +53,6 @@ from adagoal.core.exploration_run import EstimatesPerGoal
 from adagoal.core.file_formats import ArraySchema, ArraySpec
 from adagoal.core.goal_space import GoalSpace
 from adagoal.core.transition_data import TransitionCounts
-from adagoal.core.types import Actions, Bools, Floats, Longs
 from adagoal.planning.model_arrays import BonusTerms, TargetGoals, TransitionKernel
 
 EPSILON_SHARES = {"literal": 8 / 9, "rebalanced": 1 / 10, "simplified": 0.0}  # E = U + share * epsilon, by bonus

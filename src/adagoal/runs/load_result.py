@@ -16,17 +16,18 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from adagoal.core import exploration_run
-from adagoal.core.argument_checks import check_folder_path, declared_settings, settings_json_schema
+from adagoal.core.array_types import DIGEST_BYTES
+from adagoal.core.environment import CallTexts, GridLayout
 from adagoal.core.errors import InputError, Status, to_single_line
 from adagoal.core.file_formats import COUNT_SCHEMA, ArraySpec, nullable_schema, object_schema
 from adagoal.core.goal_space import GoalSpace
+from adagoal.core.run_settings import ExplorationSettings
 from adagoal.core.transition_data import TransitionCounts
-from adagoal.core.types import DIGEST_BYTES, CallTexts, GridLayout
+from adagoal.core.validation import check_folder_path, declared_settings, settings_json_schema
 from adagoal.envs import model_sources, observation_keys
 from adagoal.envs.model import TabularMDP
 from adagoal.runs.result import Certificate, Result, StateMetadata, find_contradicted_goals
 from adagoal.runs.run_folder import MANIFEST_FORMAT, FolderFiles, RunKind, SavedRun, is_training_folder, read_saved_run
-from adagoal.settings.exploration import ExplorationSettings
 
 if TYPE_CHECKING:
     from adagoal.runs.train_result import TrainResult

@@ -22,8 +22,8 @@ from typing import Any, NamedTuple, cast
 
 import numpy as np
 
-from adagoal.core.argument_checks import format_given_value, to_python_scalar
-from adagoal.core.environment import TabularEnv
+from adagoal.core.array_types import Bools, Longs
+from adagoal.core.environment import TERMINAL_SUFFIX, TabularEnv
 from adagoal.core.errors import InputError
 from adagoal.core.goal_space import (
     GoalLabeler,
@@ -34,9 +34,9 @@ from adagoal.core.goal_space import (
     ValueLabeler,
     make_entry_selector,
 )
-from adagoal.core.types import TERMINAL_SUFFIX, Bools, Longs
+from adagoal.core.run_settings import ExplorationSettings
 from adagoal.core.user_code import is_file_spec, load_from_file
-from adagoal.settings.exploration import ExplorationSettings
+from adagoal.core.validation import format_given_value, to_python_scalar
 
 # A function of observations, named predicates, or the goals that a checkpoint stores.
 GoalCode = Callable[[Any], Any] | Mapping[str, Any] | StoredLabeler

@@ -11,8 +11,8 @@ from adagoal.api import explore as api
 from adagoal.core.environment import ExplorationPlan
 from adagoal.core.transition_data import TransitionCounts
 from adagoal.envs import toy_models
-from adagoal.envs.assumption_tests import MarkovTests
 from adagoal.envs.gym_adapter import GymAdapter
+from adagoal.envs.markov_tests import MarkovTests
 from model_env import Ageing, Aliased, Drifting, LeakyReset, ModelEnv, NoReset, Reseeded
 
 
@@ -88,7 +88,7 @@ def test_findings_reach_the_result() -> None:
 
 
 def wealth_by_definition(moves: NDArray[np.int64], landed: NDArray[np.int64]) -> dict[tuple[int, bool], float]:
-    """Return the wealth of the first test in the docstring of assumption_tests, sample by sample."""
+    """Return the wealth of the first test in the docstring of markov_tests, sample by sample."""
     samples: dict[tuple[int, bool], list[tuple[int, int]]] = {}
     before, first = 0, True
     for move, state in zip(moves.tolist(), landed.tolist(), strict=True):

@@ -1,4 +1,4 @@
-"""Settings as dataclass fields, their JSON schemas and docstrings, and checks whose errors name argument and range.
+"""Validation of arguments: settings as dataclass fields, their schemas and docstrings, and checks with one-line errors.
 
 A setting is declared once, as a field of a dataclass with its type, default, help text and range::
 
@@ -171,7 +171,7 @@ def _describe_accepted(info: SettingInfo) -> str:
     texts = {
         bool: "True or False",
         int: f"a whole number in {_format_integer_range(info.low, info.high)}",
-        float: f"a number in {_format_range(info.low, info.high, info.closed)}",
+        float: f"a number in {info.closed[0]}{info.low:g}, {info.high:g}{info.closed[1]}",
         str: info.text_form or ("one of " if len(info.choices) > 1 else "") + ", ".join(info.choices) or "text",
         dict: "a dictionary of named values",
         Path: "a path",
@@ -218,11 +218,6 @@ def format_given_value(value: Any) -> str:
     """Return a value for a message; Python refuses to print whole numbers of more than 4,300 digits."""
     too_long = isinstance(value, int) and value.bit_length() > 128
     return f"a whole number of {value.bit_length()} bits" if too_long else repr(value)
-
-
-def _format_range(low: float, high: float, closed: str) -> str:
-    """Return a range for a message: ``[0, 1)``."""
-    return f"{closed[0]}{low:g}, {high:g}{closed[1]}"
 
 
 def _format_integer_range(low: float, high: float) -> str:

@@ -24,10 +24,10 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg import cho_factor, cho_solve, solve_triangular
 
+from adagoal.core.array_types import Floats, Longs
 from adagoal.core.errors import InputError
 from adagoal.core.file_formats import ArraySpec, check_arrays
 from adagoal.core.linear_mixture import LinearMixture
-from adagoal.core.types import Floats, Longs
 from adagoal.planning.model_arrays import ThetaRegion
 
 # Weight b of the barrier b sum_i ln theta_i in the maximisation. The duality gap is then at most d b, and the maximiser

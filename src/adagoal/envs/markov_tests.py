@@ -30,9 +30,9 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from adagoal.core.array_types import Floats, Ints, Longs
 from adagoal.core.compiled_code import compiled, compiled_helper
 from adagoal.core.file_formats import ArraySchema, ArraySpec, check_arrays
-from adagoal.core.types import Floats, Ints, Longs
 
 FALSE_ALARM_PROBABILITY = 1e-6  # per run, for all tests together
 MAX_TESTED_PAIRS = 4096  # the pairs that were met first; a row takes 1.2 kB

@@ -19,9 +19,9 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from adagoal.core.array_types import Floats
 from adagoal.core.compiled_code import compiled
 from adagoal.core.exploration_run import SupportsRadiusCurriculum
-from adagoal.core.types import Floats
 
 # Share of delta of the event of lemma 10; the four events of lemmas 1 to 3 get the rest.
 RESET_DELTA_SHARE = 0.05

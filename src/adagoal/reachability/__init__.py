@@ -1,1 +1,0 @@
-"""Bounds on the probability of reaching a goal within k steps (docs/probabilities.md)."""

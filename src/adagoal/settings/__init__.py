@@ -1,1 +1,0 @@
-"""Settings of explorations, training runs and certifications, each declared once."""
