@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from typing import Any
 
@@ -54,6 +55,30 @@ def test_swapped_goals_are_those_of_other_episodes() -> None:
     assert set(goal[swapped, 0].astype(int)) == set(range(4, 12))
     assert (goal[swapped, 1] < 0).all(), "goals that were pursued, not achieved"
     assert (goal[:, 1] >= 0).mean() == pytest.approx(0.6 * 0.5, abs=0.03), "hindsight among the others"
+
+
+def test_an_episode_that_ended_at_its_goal_would_go_on_for_another_goal() -> None:
+    """All episodes end after one step; episode 0 at its goal, episode 1 elsewhere."""
+    goal = jnp.array([[0.0, 0.0], [9.0, 9.0]])
+    achieved = jnp.zeros((2, 7, 2))
+    played = EpisodeBatch(
+        jnp.zeros((2, 7, 3)).at[1].set(1.0),
+        achieved,
+        jnp.zeros((2, 6, 2)),
+        goal,
+        jnp.array([1, 1]),
+        jnp.array([True] * 2),
+    )
+    memory = jax.tree.map(lambda part: part[0], replay_buffer.empty_replay_buffer((1, 2), SIZES))
+    memory = replay_buffer.add_episodes(memory, played, 0.04)
+    contacts = replay_buffer.contact_episodes_first(memory)
+    batch = replay_buffer.sample_transitions(memory, contacts, jax.random.key(0), 500, shares(swap_goals=0.5), 0.1)
+    episode, is_far = np.asarray(batch.observation[:, 0]), np.asarray(batch.goal[:, 0]) == 9.0
+    assert {(int(e), bool(far)) for e, far in zip(episode, is_far, strict=True)} == set(
+        itertools.product((0, 1), (False, True))
+    )
+    np.testing.assert_array_equal(np.asarray(batch.terminal), (episode == 1) | ~is_far)
+    np.testing.assert_array_equal(np.asarray(batch.reward), np.where(is_far, -1.0, 0.0))
 
 
 def test_hindsight_goals_come_later_from_the_same_episode() -> None:

@@ -99,14 +99,14 @@ def test_rule_function_gets_what_it_declares() -> None:
     """A configuration holds only the name of a function, which does not tell its needs."""
     config = Config("point-mass", goal_rule="function:mega").resolve_for_horizon(50)
     space = lambda rng, n: np.zeros((n, 2))  # noqa: E731
-    assert GoalSelector([config], [space], [space], 100, goal_rules.mega).required_fields == [
+    assert GoalSelector([config], [space], [space], goal_rules.mega).required_fields == [
         goal_rules.required_fields(goal_rules.mega, frozenset())
     ]
 
 
 def test_random_keys_of_goal_selection_follow_the_seed_and_the_cycle() -> None:
     configs, space = [Config("point-mass", seed=seed) for seed in (0, 1)], lambda rng, n: np.zeros((n, 2))
-    selector = GoalSelector(configs, [space] * 2, [space] * 2, 100)
+    selector = GoalSelector(configs, [space] * 2, [space] * 2)
     keys = [jax.random.key_data(selector._random_keys(StreamPurpose.CANDIDATE_VALUES, cycle)) for cycle in (0, 1)]
     assert len({tuple(key) for key in np.concatenate(keys).tolist()}) == 4
 

@@ -157,17 +157,24 @@ def sample_transitions(
     # from t + 1 to the end, the state just reached included: then the relabelled goal is achieved by this step
     later = t + 1 + _random_below(keys[3], count, length - t)
     hindsight = jax.random.uniform(keys[4], (count,)) < shares.relabel
-    goal = jnp.where(hindsight[:, None], replay.achieved[episode, later], replay.goal[episode])
+    own_goal, achieved = replay.goal[episode], replay.achieved[episode, t + 1]
+    goal = jnp.where(hindsight[:, None], replay.achieved[episode, later], own_goal)
     swapped = jax.random.uniform(keys[6], (count,)) < shares.swap_goals
     goal = jnp.where(swapped[:, None], replay.goal[_random_below(keys[7], count, held)], goal)
-    distance = jnp.linalg.norm(replay.achieved[episode, t + 1] - goal, axis=-1)
+
+    def is_reached(goal: Array) -> Array:
+        return jnp.linalg.norm(achieved - goal, axis=-1) <= success
+
+    # an environment that ends an episode at its goal would not have ended it for another goal
+    reached = is_reached(goal)
+    terminated = replay.terminated[episode] & (reached | ~is_reached(own_goal))
     return ReplayBatch(
         replay.observation[episode, t],
         replay.action[episode, t],
         replay.observation[episode, t + 1],
         goal,
-        -(distance > success).astype(jnp.float32),
-        replay.terminated[episode] & (t + 1 == length),
+        reached.astype(jnp.float32) - 1.0,
+        terminated & (t + 1 == length),
     )
 
 
