@@ -21,23 +21,20 @@ that it plays (:mod:`adagoal.core.operators`).
 from __future__ import annotations
 
 import math
-import os
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from adagoal.certified import deterministic
 from adagoal.certified.confidence_sets import ConfidenceSets
+from adagoal.certified.deterministic import improve_by_hops
 from adagoal.certified.goal_table import GoalTable
 from adagoal.certified.heuristics import Heuristics, Schedule, split_blocks
 from adagoal.certified.probing import improve_by_gaps
 from adagoal.certified.sweeps import sweep_block
 from adagoal.certified.triangle import improve_by_neighbours
-from adagoal.core.compiled_code import run_jobs_in_threads
 from adagoal.core.environment import NO_LIMIT, ExplorationPlan
 from adagoal.core.file_formats import COUNT_SCHEMA, check_json_value, object_schema
 from adagoal.core.goal_space import GoalSpace
@@ -85,7 +82,6 @@ class CertifiedExplorer(GoalTable):
             window_entry_factor=self.heuristics.window_entry_factor,
         )
         self.schedule = Schedule(self.heuristics)
-        self._thread_pool = ThreadPoolExecutor(min(16, os.cpu_count() or 1))
         self._state_bound = state_bound
         self._n_steps_counted = -1  # steps, resets included, at the last look at the counts
         self._radii_outdated = True
@@ -156,9 +152,10 @@ class CertifiedExplorer(GoalTable):
     def _update_radii(self) -> None:
         """Compute the radii of the counts and the hop bounds of all goals; mark all goals as stale."""
         balls = self.schedule.strategy.known_successor_balls
-        if self._radii_outdated and self.confidence.update_radii(self._thread_pool, balls):
+        if self._radii_outdated and self.confidence.update_radii(self.schedule.threads, balls):
             self.stale[:] = True
-            self._apply_hop_bounds()
+            if self.schedule.begin_hops(self.counts):
+                improve_by_hops(self, self.confidence.empirical_model(), self.schedule.buy_hops)
         self._radii_outdated = False
 
     @property
@@ -198,30 +195,17 @@ class CertifiedExplorer(GoalTable):
             above = below._replace(cap=self._upper_cap)
             jobs.append(partial(sweep_block, sets.improve_lower, model, below, block, self.V.T, self.optimistic.T))
             jobs.append(partial(sweep_block, sets.improve_upper, model, above, block, self.Y.T, self.best.T))
-        self._run_jobs(jobs, work)
+        self.schedule.run_jobs(jobs, work)
         for block in blocks:
             self.record_sweeps(block, self._upper_cap)
             self.plans += 1
-
-    def _run_jobs(self, jobs: Sequence[Callable[[], None]], work: float) -> None:
-        """Run jobs, in threads if there is enough work."""
-        run_jobs_in_threads(jobs, self._thread_pool if work > self.heuristics.min_threaded_work else None)
-
-    def _apply_hop_bounds(self) -> None:
-        """Improve both bounds of all open goals in deterministic parts of the environment (lemma 12)."""
-        if not self.schedule.begin_hops(self.counts):
-            return
-        sets = self.confidence
-        graph = deterministic.read_deterministic_map(self.counts, sets.window_visits, sets.window.log_inverse_delta)
-        if graph is not None:
-            deterministic.improve_by_hops(self, graph, self.schedule.buy_hops(self, len(graph.before)))
 
     def _bound_action_gaps(self, block: Longs) -> None:
         """Bound the value and sub-optimality of the policies of Y (lemmas 7 to 9), as far as there are tokens."""
         columns, work = self.schedule.buy_gaps(block)
         model, all_seen = self.confidence.empirical_model(), len(self.seen_states) == self._state_bound
         given = model, all_seen, self.heuristics.probe_horizon, self.heuristics.max_probe_sweeps
-        self._run_jobs([partial(improve_by_gaps, self, j, *given) for j in columns], work)
+        self.schedule.run_jobs([partial(improve_by_gaps, self, j, *given) for j in columns], work)
 
     def state(self) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
         """Return everything that cannot be computed from the counts."""

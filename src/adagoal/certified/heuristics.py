@@ -18,13 +18,16 @@ new counts are worth a look. In a large one they last for seconds; then the run 
 
 from __future__ import annotations
 
+import os
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from adagoal.certified.goal_table import GoalTable
-from adagoal.core.compiled_code import compiled
+from adagoal.core.compiled_code import compiled, run_jobs_in_threads
 from adagoal.core.file_formats import COUNT_SCHEMA, object_schema
 from adagoal.core.transition_data import TransitionCounts
 from adagoal.core.types import Bools, Longs
@@ -139,6 +142,7 @@ class Schedule:
 
     def __init__(self, heuristics: Heuristics) -> None:
         self.heuristics = heuristics
+        self.threads = ThreadPoolExecutor(min(16, os.cpu_count() or 1))
         self.n_states = self.n_columns = self.n_transitions = 0
         self.hops_counted_at = 0.0  # step count
         self._n_rollouts = 0
@@ -232,6 +236,10 @@ class Schedule:
             return blocks
         # One job per goal: a block of duals would keep one thread busy for long while the others have nothing to do.
         return [block[i : i + 1] for block in blocks for i in range(len(block))]
+
+    def run_jobs(self, jobs: Sequence[Callable[[], None]], work: float) -> None:
+        """Run jobs, in threads if there is enough work."""
+        run_jobs_in_threads(jobs, self.threads if work > self.heuristics.min_threaded_work else None)
 
     def begin_rollout(self, table: GoalTable) -> bool:
         """Return whether the next rollout probes action gaps, by what bounds the largest error within the radius."""
