@@ -97,10 +97,10 @@ class CertifiedExplorer(GoalTable):
         if not self.schedule.can_sweep:
             return False
         self._update_radii()
-        blocks = self.schedule.blocks_to_plan(self, wanted)
-        if blocks:
-            self._plan_blocks(blocks)
-        return bool(blocks)
+        columns = self.schedule.columns_to_plan(self, wanted)
+        if len(columns):
+            self._plan_columns(columns)
+        return len(columns) > 0
 
     def exploration_plan(self) -> ExplorationPlan:
         """Return what to play: greedy for the lower bounds, and in some rollouts actions that probe action gaps."""
@@ -124,7 +124,7 @@ class CertifiedExplorer(GoalTable):
         waiting = np.flatnonzero(wanted & (self.D <= self.L)[: len(wanted)])
         for block in split_blocks(waiting[np.argsort(self.E[waiting], kind="stable")]):
             if self.schedule.sweeps.has_tokens:
-                self._plan_blocks([np.sort(block)])
+                self._plan_columns(np.sort(block))
 
     def set_radius(self, L: float, stage: int) -> None:
         """Continue with a larger radius as stage 1, 2, ... of a curriculum (label ``cor_UB_increasingL``).
@@ -164,41 +164,39 @@ class CertifiedExplorer(GoalTable):
         # It falls when many states were seen: a policy is proper once Y(s0) is one below the lowest C' so far.
         return self.schedule.strategy.upper_cap_factor * self.cap
 
-    def _plan_blocks(self, blocks: list[Longs]) -> None:
-        """Sweep the columns of the blocks with closed forms, then solve the exact duals that are due and affordable.
+    def _plan_columns(self, columns: Longs) -> None:
+        """Sweep these columns with closed forms, then solve the exact duals that are due and affordable.
 
         With few states bounds of the action gaps follow.
         """
-        work = sum(self.schedule.sweep_cost(len(block)) for block in blocks)
+        work = self.schedule.sweep_cost(len(columns))
         self.schedule.spend_on_sweeps(work)
-        self._sweep_blocks(blocks, False, work)
-        columns = np.concatenate(blocks)
+        self._sweep_columns(columns, False, work)
         self.stale[columns] = False
         bought, work = self.schedule.buy_duals(self, columns)
-        if bought:
-            self._sweep_blocks(bought, True, work)
-        for block in bought if self.schedule.strategy.action_gaps else ():
+        if not len(bought):
+            return
+        self._sweep_columns(bought, True, work)
+        if self.schedule.strategy.action_gaps:
             # Lemma 6 says that these policies are proper.
-            self._bound_action_gaps(block[self.Y[self.counts.start, block] <= self._upper_cap - 1.0])
+            self._bound_action_gaps(bought[self.Y[self.counts.start, bought] <= self._upper_cap - 1.0])
 
-    def _sweep_blocks(self, blocks: list[Longs], exact: bool, work: float) -> None:
-        """Improve both bounds of the columns of the blocks (lemmas 5, 6 and 13)."""
+    def _sweep_columns(self, columns: Longs, exact: bool, work: float) -> None:
+        """Improve both bounds of these columns (lemmas 5, 6 and 13), a block at a time."""
         h, sets, model, jobs = self.heuristics, self.confidence, self.confidence.empirical_model(), []
-        # Not in threads: this reads the columns of other blocks.
+        # Not in threads: this reads other columns, too.
         if self.space.goals_are_states and self.schedule.strategy.triangle:
             given = self.goal_state, self.column, self.seen_states, model, self.cap, h.min_triangle_gain * self.epsilon
-            for block in blocks:
-                improve_by_neighbours(block, *given, self.V.T, self.Y.T, self.best.T)
+            improve_by_neighbours(columns, *given, self.V.T, self.Y.T, self.best.T)
         until = h.max_dual_sweeps if exact else h.max_closed_form_sweeps, h.sweep_tolerance * self.epsilon
-        for block in self.schedule.split_jobs(blocks, exact):
+        for block in self.schedule.split_jobs(columns, exact):
             below = GoalBlock(self.seen_states, self.block_columns(block), self.cap, exact, *until)
             above = below._replace(cap=self._upper_cap)
             jobs.append(partial(sweep_block, sets.improve_lower, model, below, block, self.V.T, self.optimistic.T))
             jobs.append(partial(sweep_block, sets.improve_upper, model, above, block, self.Y.T, self.best.T))
         self.schedule.run_jobs(jobs, work)
-        for block in blocks:
-            self.record_sweeps(block, self._upper_cap)
-            self.plans += 1
+        self.record_sweeps(columns, self._upper_cap)
+        self.plans += len(split_blocks(columns))
 
     def _bound_action_gaps(self, block: Longs) -> None:
         """Bound the value and sub-optimality of the policies of Y (lemmas 7 to 9), as far as there are tokens."""

@@ -112,9 +112,9 @@ class Heuristics:
     window_entry_factor: int = 4
 
 
-def split_blocks(columns: Longs) -> list[Longs]:
-    """Return the columns in blocks of at most BLOCK_GOALS."""
-    return [columns[i : i + BLOCK_GOALS] for i in range(0, len(columns), BLOCK_GOALS)]
+def split_blocks(columns: Longs, size: int = BLOCK_GOALS) -> list[Longs]:
+    """Return the columns in blocks of at most this size."""
+    return [columns[i : i + size] for i in range(0, len(columns), size)]
 
 
 class TokenBucket:
@@ -180,7 +180,7 @@ class Schedule:
         h = self.heuristics
         return max(h.min_replan_steps, int(self._credited_steps) // h.replan_step_divisor)
 
-    def blocks_to_plan(self, table: GoalTable, wanted: Bools) -> list[Longs]:
+    def columns_to_plan(self, table: GoalTable, wanted: Bools) -> Longs:
         """Return the columns of the next plan, ``wanted`` [columns] first; empty if no wanted column is stale."""
         h, most, E = self.heuristics, BLOCK_GOALS, table.E
         columns, first = stale_candidates(table.stale, wanted, table.D, E, table.L, table.epsilon)
@@ -190,9 +190,10 @@ class Schedule:
             earned = h.tokens_per_step * self.replan_interval()
             most *= int(np.clip(earned / self.sweep_cost(BLOCK_GOALS), 1, h.max_blocks_per_plan))
         # The wanted ones, then those of largest error. The plan itself keeps the order of the columns.
+        chosen: Longs = columns
         if len(columns) > most:
-            columns = columns[np.sort(np.lexsort((-E[columns], ~first))[:most])]
-        return split_blocks(columns)
+            chosen = columns[np.sort(np.lexsort((-E[columns], ~first))[:most])]
+        return chosen
 
     @property
     def splits_plans(self) -> bool:
@@ -207,10 +208,10 @@ class Schedule:
         dominates = self.n_columns > h.many_goals and self.splits_plans
         return self._operations(goals, h.max_closed_form_sweeps) * (h.many_goals_cost_factor if dominates else 1.0)
 
-    def buy_duals(self, table: GoalTable, columns: Longs) -> tuple[list[Longs], float]:
+    def buy_duals(self, table: GoalTable, columns: Longs) -> tuple[Longs, float]:
         """Pay for exact duals of those columns whose last ones are old enough, as far as there are tokens.
 
-        Return their blocks and the operations.
+        Return these columns and the operations.
         """
         h, steps, error = self.heuristics, float(table.counts.n.sum()), (table.D, table.E)
         rule = table.L, table.epsilon, h.urgent_error_share, (h.dual_step_growth, h.deferred_dual_step_growth)
@@ -218,24 +219,21 @@ class Schedule:
         # In a deterministic environment closed forms are exact, and hops are the better gaps.
         if table.counts.support.max() == 1:
             table.polished[due] = steps
-            return [], 0.0
-        bought, work = [], 0.0
+            return due[:0], 0.0
+        n, work = 0, 0.0
         for block in split_blocks(due):
             if not self.duals.has_tokens:
                 break
             cost = self._operations(len(block), h.max_dual_sweeps, h.dual_cost)
             self.duals.tokens -= h.cost_per_plan + cost
-            work += cost
-            bought.append(block)
-            table.polished[block] = steps
-        return bought, work
+            n, work = n + len(block), work + cost
+        table.polished[due[:n]] = steps
+        return due[:n], work
 
-    def split_jobs(self, blocks: list[Longs], exact: bool) -> list[Longs]:
-        """Return the blocks as jobs for threads."""
-        if not (exact and self.splits_plans):
-            return blocks
+    def split_jobs(self, columns: Longs, exact: bool) -> list[Longs]:
+        """Return the columns in blocks, each a job for one thread."""
         # One job per goal: a block of duals would keep one thread busy for long while the others have nothing to do.
-        return [block[i : i + 1] for block in blocks for i in range(len(block))]
+        return split_blocks(columns, 1 if exact and self.splits_plans else BLOCK_GOALS)
 
     def run_jobs(self, jobs: Sequence[Callable[[], None]], work: float) -> None:
         """Run jobs, in threads if there is enough work."""
