@@ -40,20 +40,17 @@ from adagoal.core.file_formats import COUNT_SCHEMA, check_json_value, object_sch
 from adagoal.core.goal_space import GoalSpace
 from adagoal.core.transition_data import TransitionCounts
 from adagoal.core.types import Actions, Bools, Longs
-from adagoal.planning.model_arrays import GoalBlock
 
 
 class CertifiedExplorer(GoalTable):
     """Certified estimates on shared counts.
 
     ``state_bound`` and ``pairs`` are the numbers of states and pairs, or bounds on them; ``state_bound`` is None if no
-    such number is declared. ``branching`` bounds the successors of a pair.
-    ``confidence`` is the class of the confidence bounds, ``heuristics`` has the tuning numbers.
+    such number is declared. ``branching`` bounds the successors of a pair. ``confidence`` is the class of the bounds.
     """
 
     name = "certified"
     guarantee = True
-
     FACTS_SCHEMA = object_schema(plans=COUNT_SCHEMA, **ConfidenceSets.FACT_SCHEMAS, schedule=Schedule.FACTS_SCHEMA)
 
     def __init__(
@@ -72,14 +69,9 @@ class CertifiedExplorer(GoalTable):
         self.heuristics = heuristics or Heuristics()
         space = space or GoalSpace.from_states(counts.n_states, math.inf if state_bound is None else state_bound)
         super().__init__(counts, L, epsilon, space, self.heuristics.small_strategy.upper_cap_factor)
+        pairs = pairs or (state_bound and state_bound * counts.n_actions)
         self.confidence = confidence(
-            counts,
-            states=state_bound,
-            pairs=pairs or (state_bound and state_bound * counts.n_actions),
-            goals=space.union_bound,
-            delta=delta,
-            branching=branching or state_bound or NO_LIMIT,
-            window_entry_factor=self.heuristics.window_entry_factor,
+            counts, states=state_bound, pairs=pairs, goals=space.union_bound, delta=delta, branching=branching
         )
         self.schedule = Schedule(self.heuristics)
         self._state_bound = state_bound
@@ -106,9 +98,8 @@ class CertifiedExplorer(GoalTable):
         """Return what to play: greedy for the lower bounds, and in some rollouts actions that probe action gaps."""
         probing = self.schedule.begin_rollout(self)
         local = self.confidence.local_lower_bounds(self.V.T, self.probing.T, probing, self.cap)
-        no_thresholds, steps = np.full(len(self.counts.n), NO_LIMIT), self.schedule.replan_interval()
-        goals, limit = self.goals_of_states(), self.max_episode_steps
-        return ExplorationPlan(local, self.goal_state, limit, no_thresholds, goals, steps)
+        limits = self.max_episode_steps, np.full(len(self.counts.n), NO_LIMIT)
+        return ExplorationPlan(local, self.goal_state, *limits, self.goals_of_states(), self.schedule.replan_interval())
 
     def finalize(self, wanted: Bools) -> None:
         """Bring waiting goals up to date for an answer before the end, smallest error first.
@@ -129,8 +120,7 @@ class CertifiedExplorer(GoalTable):
     def set_radius(self, L: float, stage: int) -> None:
         """Continue with a larger radius as stage 1, 2, ... of a curriculum (label ``cor_UB_increasingL``).
 
-        Counts and bounds carry over. The fixed function of lemma 1 depends on the cap, so each stage has its own share
-        delta / (stage (stage + 1)) of that event. The other events do not depend on the radius.
+        Counts and bounds carry over. Only the event of lemma 1 depends on the radius, so each stage pays for its own.
         """
         # Lemma 6 says nothing about policies whose upper bounds are not below the old height.
         self.widen_radius(L, self.Y[self.counts.start] > self._upper_cap - 1.0)
@@ -145,8 +135,6 @@ class CertifiedExplorer(GoalTable):
         self._n_steps_counted, self._radii_outdated = taken, True
         self.grow()
         self.confidence.grow_arrays()
-        # The agent has raised V on its way.
-        np.maximum(self.D, self.V[self.counts.start], out=self.D)
         self.schedule.update(float(taken), len(self.seen_states), len(self.D), self._n_known_transitions)
 
     def _update_radii(self) -> None:
@@ -169,9 +157,7 @@ class CertifiedExplorer(GoalTable):
 
         With few states bounds of the action gaps follow.
         """
-        work = self.schedule.sweep_cost(len(columns))
-        self.schedule.spend_on_sweeps(work)
-        self._sweep_columns(columns, False, work)
+        self._sweep_columns(columns, False, self.schedule.buy_sweeps(len(columns)))
         self.stale[columns] = False
         bought, work = self.schedule.buy_duals(self, columns)
         if not len(bought):
@@ -188,9 +174,9 @@ class CertifiedExplorer(GoalTable):
         if self.space.goals_are_states and self.schedule.strategy.triangle:
             given = self.goal_state, self.column, self.seen_states, model, self.cap, h.min_triangle_gain * self.epsilon
             improve_by_neighbours(columns, *given, self.V.T, self.Y.T, self.best.T)
-        until = h.max_dual_sweeps if exact else h.max_closed_form_sweeps, h.sweep_tolerance * self.epsilon
+        until = h.max_dual_sweeps if exact else h.max_closed_form_sweeps, h.sweep_tolerance
         for block in self.schedule.split_jobs(columns, exact):
-            below = GoalBlock(self.seen_states, self.block_columns(block), self.cap, exact, *until)
+            below = self.goal_block(block, exact, *until)
             above = below._replace(cap=self._upper_cap)
             jobs.append(partial(sweep_block, sets.improve_lower, model, below, block, self.V.T, self.optimistic.T))
             jobs.append(partial(sweep_block, sets.improve_upper, model, above, block, self.Y.T, self.best.T))

@@ -1,4 +1,4 @@
-"""Schedule of planning with token buckets, and every tuning number of the certified explorer (``Heuristics``).
+"""Schedule of planning with token buckets, and every tuning number of planning and probing (``Heuristics``).
 
 No certificate depends on this file. Bounds are valid whenever they are computed, for any goals and in any order, so
 every number of :class:`Heuristics` may be changed without touching a proof.
@@ -51,7 +51,7 @@ class SizeStrategy:
 
 @dataclass(frozen=True)
 class Heuristics:
-    """Every tuning number of the certified explorer."""
+    """Every tuning number of planning and probing."""
 
     small_strategy: SizeStrategy = SizeStrategy()
     large_strategy: SizeStrategy = SizeStrategy(
@@ -107,9 +107,6 @@ class Heuristics:
     hop_step_growth: float = 1.02  # hops (lemma 12) are counted again when the step count has grown by this factor
     hop_error_share: float = 0.5  # and until the error is this share of epsilon: an uncertain reset adds to it
     min_triangle_gain: float = 0.1  # epsilons by which a neighbour must improve the start to be copied (lemma 13)
-    # A pair enters the window of lemma 3b after this many times the tries at which any pair last surprised: its own
-    # successors are probably all known then, so it will not close the window.
-    window_entry_factor: int = 4
 
 
 def split_blocks(columns: Longs, size: int = BLOCK_GOALS) -> list[Longs]:
@@ -269,12 +266,14 @@ class Schedule:
     def _operations(self, goals: int, sweeps: int, cost: float = 1.0) -> float:
         return 2.0 * cost * sweeps * goals * self.n_transitions  # two bounds
 
-    def spend_on_sweeps(self, work: float) -> None:
-        """Pay for a plan with closed forms, or take the free plan."""
+    def buy_sweeps(self, goals: int) -> float:
+        """Pay for a plan with closed forms for this many goals, or take the free plan; return the operations."""
+        work = self.sweep_cost(goals)
         if self.sweeps.has_tokens:
             self.sweeps.tokens -= self.heuristics.cost_per_plan + work
         else:
             self._free_plan_step = self._credited_steps + self.replan_interval()
+        return work
 
     def buy_gaps(self, columns: Longs) -> tuple[list[int], float]:
         """Pay for the action gaps of these columns as far as there are tokens; return them and the cost of one."""
