@@ -124,8 +124,9 @@ class GoalTable:
             return
         self._n_known_transitions = edges
         counts, new = self.counts, self.counts.n_states - len(self._hop_counts)
-        self._hop_counts = np.pad(self._hop_counts, (0, new), constant_values=NO_KNOWN_PATH)
-        self._known_support = np.pad(self._known_support, (0, new * counts.n_actions))
+        if new:
+            self._hop_counts = np.pad(self._hop_counts, (0, new), constant_values=NO_KNOWN_PATH)
+            self._known_support = np.pad(self._known_support, (0, new * counts.n_actions))
         shorten_hop_counts(self._hop_counts, self._known_support, counts.start, counts.successor, counts.support)
         near = self._hop_counts <= self.cap - 1
         # The last entry takes the index -1 of states without a goal.
@@ -162,9 +163,10 @@ class GoalTable:
         # Some states of these goals may be new.
         if not self.space.members_complete:
             self.zero_at_goals(block[block > 0])
-        position, goals = np.full(len(self.D), -1), self.space.goals_of_states
+        position = np.full(len(self.D), -1)
         position[block] = np.arange(len(block))
-        own = np.where(goals >= 0, position[self.column[goals]], -1)
+        # The last entry takes the index -1 of states without a goal.
+        own = np.append(position[self.column], -1)[self.space.goals_of_states]
         return GoalBlock(self.seen_states, own, self.cap, exact, max_sweeps, tolerance * self.epsilon)
 
     def goals_of_states(self) -> Longs:

@@ -214,7 +214,7 @@ class Schedule:
         rule = table.L, table.epsilon, h.urgent_error_share, (h.dual_step_growth, h.deferred_dual_step_growth)
         due = columns_due_for_duals(columns, steps, *error, table.polished, *rule)
         # In a deterministic environment closed forms are exact, and hops are the better gaps.
-        if table.counts.support.max() == 1:
+        if len(due) and table.counts.support.max() == 1:
             table.polished[due] = steps
             return due[:0], 0.0
         n, work = 0, 0.0
