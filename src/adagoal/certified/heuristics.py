@@ -239,11 +239,12 @@ class Schedule:
     def begin_rollout(self, table: GoalTable) -> bool:
         """Return whether the next rollout probes action gaps, by what bounds the largest error within the radius."""
         self._n_rollouts += 1
+        if not self.strategy.action_gaps:
+            return False
         h, rollout = self.heuristics, self._n_rollouts
         worst = int(np.argmax(np.where(table.D <= table.L, table.E, -1.0)))
         gap_is_smaller = table.gap[worst] <= min(table.upper[worst], table.cap) - table.D[worst]
-        turn = rollout % h.frequent_probe_period > 0 if gap_is_smaller else rollout % h.rare_probe_period == 0
-        return self.strategy.action_gaps and turn
+        return rollout % h.frequent_probe_period > 0 if gap_is_smaller else rollout % h.rare_probe_period == 0
 
     def begin_hops(self, counts: TransitionCounts) -> bool:
         """Return whether to count hops again."""
