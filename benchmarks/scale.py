@@ -84,7 +84,7 @@ def timed_parts(spent: Counter[str]) -> None:
     """From now on the seconds of sampling and of planning are added to ``spent``."""
     for world in (ModelSimulator, GymAdapter):
         world.rollout = timed(spent, "sampling", world.rollout)  # type: ignore[method-assign]
-    CertifiedExplorer._plan_blocks = timed(spent, "planning", CertifiedExplorer._plan_blocks)  # type: ignore[method-assign]
+    CertifiedExplorer._plan_columns = timed(spent, "planning", CertifiedExplorer._plan_columns)  # type: ignore[method-assign]
     ConfidenceSets.update_radii = timed(spent, "planning", ConfidenceSets.update_radii)  # type: ignore[method-assign]
 
 

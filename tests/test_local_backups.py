@@ -203,12 +203,12 @@ def test_shared_column_is_not_raised_after_one_of_its_goals_was_found():
 
 
 def test_one_sweep_is_free_at_regular_intervals():
-    schedule = Schedule(h := Heuristics())
+    schedule = Schedule(h := Heuristics(cost_per_plan=2e9))
     schedule.update(1e6, *SIZES)
-    schedule.spend_on_sweeps(2 * h.sweep_capacity)
+    schedule.buy_sweeps(1)
     assert schedule.sweeps.tokens < 0.0
     assert schedule.can_sweep
-    schedule.spend_on_sweeps(2 * h.sweep_capacity)
+    schedule.buy_sweeps(1)
     debt = schedule.sweeps.tokens
     assert not schedule.can_sweep
     other, more = Schedule(h), schedule.replan_interval()
@@ -218,7 +218,7 @@ def test_one_sweep_is_free_at_regular_intervals():
         assert not one.can_sweep
     schedule.update(1.1e6, *SIZES)
     assert schedule.can_sweep
-    schedule.spend_on_sweeps(2 * h.sweep_capacity)
+    schedule.buy_sweeps(1)
     assert schedule.sweeps.tokens == debt + h.tokens_per_step * 1e5
 
 

@@ -1,6 +1,7 @@
 """Planning in several threads gives the same result as in one."""
 
 import ctypes
+import math
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -10,19 +11,20 @@ import numpy as np
 import pytest
 
 import adagoal
-from adagoal.certified import confidence_sets, explorer, goal_table
+from adagoal.certified import confidence_sets, explorer, goal_table, heuristics
 from adagoal.certified.heuristics import Heuristics
 from adagoal.certified.sweeps import gather_block
 from adagoal.core.compiled_code import run_jobs_in_threads
+from adagoal.planning.model_arrays import BLOCK_GOALS
 
 
 def explored(monkeypatch, cores):
     """Explore a small model with the settings of a very large one."""
-    sizes, sweep = [], explorer.CertifiedExplorer._sweep_blocks
+    sizes, sweep = [], explorer.CertifiedExplorer._sweep_columns
 
-    def spy(self, blocks, exact, work):
-        sizes.append((len(blocks), exact))
-        sweep(self, blocks, exact, work)
+    def spy(self, columns, exact, work):
+        sizes.append((math.ceil(len(columns) / BLOCK_GOALS), exact))
+        sweep(self, columns, exact, work)
 
     with monkeypatch.context() as patch:
         given = partial(
@@ -36,8 +38,8 @@ def explored(monkeypatch, cores):
         patch.setattr(explorer, "Heuristics", given)
         patch.setattr(confidence_sets.ConfidenceSets, "pairs_per_job", 100)
         patch.setattr(goal_table.GoalTable, "reserved_values", 2000)  # twenty columns at first
-        patch.setattr(explorer.os, "cpu_count", lambda: cores)
-        patch.setattr(explorer.CertifiedExplorer, "_sweep_blocks", spy)
+        patch.setattr(heuristics.os, "cpu_count", lambda: cores)
+        patch.setattr(explorer.CertifiedExplorer, "_sweep_columns", spy)
         result = adagoal.explore("grid", radius=40, epsilon=8, budget=10_000, seed=3, env_args={"rows": 10, "cols": 10})
     assert max(size for size, exact in sizes if not exact) == 3
     assert max(size for size, exact in sizes if exact) > 1
@@ -58,7 +60,7 @@ def test_parallel_gaps_do_not_change_the_result(monkeypatch):
         jobs.append(len([job for job in these if job.func.__name__ == "improve_by_gaps"]) if threads else 0)
         run_jobs_in_threads(these, threads)
 
-    monkeypatch.setattr("adagoal.certified.explorer.run_jobs_in_threads", counted)
+    monkeypatch.setattr("adagoal.certified.heuristics.run_jobs_in_threads", counted)
     for least in (np.inf, 0.0):
         monkeypatch.setattr(explorer, "Heuristics", partial(Heuristics, min_threaded_work=least))
         results.append(adagoal.explore("grid", radius=4, epsilon=1.0, seed=3, env_args={"rows": 3, "cols": 3}))

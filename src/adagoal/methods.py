@@ -16,7 +16,7 @@ from adagoal.certified.explorer import CertifiedExplorer
 from adagoal.certified.uncertain_reset import RESET_DELTA_SHARE, ExactResetEstimates, UncertainReset
 from adagoal.core import user_code
 from adagoal.core.array_types import Bools
-from adagoal.core.environment import NO_LIMIT, TabularEnv
+from adagoal.core.environment import TabularEnv
 from adagoal.core.errors import InputError, Status
 from adagoal.core.exploration_run import ExplorationRun, GoalEstimates, PlanningEstimates, RunObserver
 from adagoal.core.goal_space import GoalSpace
@@ -65,8 +65,8 @@ def build_certified(p: ExplorationProblem, branching: int | None = None) -> Plan
     if p.reach is not None:
         from adagoal.tabular.reach_probabilities import RestartedBalls
 
-        sizes, widest = (n_states, p.env.pair_bound, p.goal_space.goal_bound), branching or n_states or NO_LIMIT
-        return _bound_probabilities("certified", p, lambda delta: RestartedBalls(p.counts, *sizes, delta, widest))
+        sizes = n_states, p.env.pair_bound, p.goal_space.goal_bound
+        return _bound_probabilities("certified", p, lambda delta: RestartedBalls(p.counts, *sizes, delta, branching))
     data, rest = (p.counts, n_states, p.L, p.epsilon), (p.goal_space, branching, p.env.pair_bound)
     return _account_for_reset(p, lambda delta: CertifiedExplorer(*data, delta, *rest))
 

@@ -60,7 +60,7 @@ from adagoal.core.errors import InputError
 from adagoal.core.file_formats import COUNT_SCHEMA, ArraySpec, check_arrays, check_json_value, object_schema
 from adagoal.core.goal_space import GoalSpace
 from adagoal.core.transition_data import MAX_TRANSITIONS, TransitionCounts
-from adagoal.planning.model_arrays import BLOCK_GOALS, GoalBlock, RobustModel
+from adagoal.planning.model_arrays import BLOCK_GOALS, RobustModel
 from adagoal.planning.robust_bounds import improve_robust_bounds
 
 
@@ -120,10 +120,9 @@ class IntervalEstimates(GoalTable):
 
     def _sweep_block(self, block: Longs) -> None:
         """Update both bounds of the columns of the block."""
-        model, start, order = self.sample_sets.model(), self.counts.start, self.seen_states
+        model, start = self.sample_sets.model(), self.counts.start
         # At most 20 sweeps: the next plan continues from these bounds.
-        max_sweeps = 20
-        setting = GoalBlock(order, self.block_columns(block), self.cap, True, max_sweeps, tolerance=1e-3 * self.epsilon)
+        setting = self.goal_block(block, True, max_sweeps=20, tolerance=1e-3)
         V, optimistic = improve_robust_bounds(model, setting, self.V[:, block], self.optimistic[:, block], True)
         Y, best = improve_robust_bounds(model, setting, self.Y[:, block], self.best[:, block], False)
         self.V[:, block], self.optimistic[:, block], self.Y[:, block], self.best[:, block] = V, optimistic, Y, best

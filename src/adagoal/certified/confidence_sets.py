@@ -30,6 +30,7 @@ from numpy.typing import NDArray
 from adagoal.certified import sweeps
 from adagoal.core.array_types import Actions, Bools, Floats, Ints, Longs
 from adagoal.core.compiled_code import compiled, compiled_helper, run_jobs_in_threads
+from adagoal.core.environment import NO_LIMIT
 from adagoal.core.errors import InputError
 from adagoal.core.file_formats import ArraySchema, ArraySpec, check_arrays
 from adagoal.core.operators import N_LEVELS, LocalLowerBounds
@@ -44,6 +45,9 @@ NO_EVENT = 1e18
 # Lemma 14: with the offset h, the k-th discovered state has the share h / ((k + h - 1)(k + h)) of delta. With h = 100
 # the first state pays ln 101, the 100th ln 398, the 10,000th ln(1e6): little more than if their number had been known.
 DISCOVERY_OFFSET = 100
+# A pair enters the window of lemma 3b after this many times the tries at which any pair last surprised: its own
+# successors are probably all known then, so it will not close the window.
+WINDOW_ENTRY_FACTOR = 4
 # Entry counts of pairs outside the window, and of pairs excluded for good: larger than any number of tries.
 NOT_ENTERED, EXCLUDED = 2**62, 2**62 + 1
 
@@ -84,15 +88,14 @@ class ConfidenceSets:
         pairs: int | None,
         goals: float,
         delta: float,
-        branching: int,
-        window_entry_factor: int = 4,
+        branching: int | None,
     ) -> None:
         """``states``, ``pairs`` and ``goals`` bound their numbers, ``branching`` the successors of a pair.
 
         ``states`` and ``pairs`` are None if the number of states is not declared, and ``goals`` is infinite if they are
-        not fixed before the first transition.
+        not fixed before the first transition. ``branching`` None: a pair may lead to every state.
         """
-        self.counts, self.branching = counts, branching
+        self.counts, self.branching = counts, branching or states or NO_LIMIT
         self._is_declared = states is not None
         # ln of the unions of lemmas 1, 2 and 3a over their shares of delta. If the number of states is not declared, a
         # pair has 1/A of the share of its state; lemma 1 needs one event for a state and a goal, so A cancels.
@@ -106,7 +109,7 @@ class ConfidenceSets:
             self.union_logs[0] = NO_EVENT
             self.union_logs[1] -= math.log((DELTA_SHARES[0] + DELTA_SHARES[1]) / DELTA_SHARES[1])
         self._first_union_log = float(self.union_logs[0])
-        self.window = UnseenMassWindow(DELTA_SHARES[3] * delta, window_entry_factor)
+        self.window = UnseenMassWindow(DELTA_SHARES[3] * delta)
         X, shape = len(counts.n), counts.successor.shape
         self._radii = PairRadii(*(np.full(shape[: 1 + (i < 2)], v) for i, v in enumerate(self._untried)))
         self._pair_logs = self._discovery_logs()  # [X] what every pair pays in addition to ``union_logs``
@@ -178,7 +181,7 @@ class ConfidenceSets:
         self._counts_at_update[:], self.transitions = -1, -1
 
     def set_curriculum_stage(self, stage: int) -> None:
-        """Give stage 1, 2, ... of a curriculum its share of the event of lemma 1."""
+        """Give stage 1, 2, ... of a curriculum its share 1/(stage (stage + 1)) of the event of lemma 1."""
         self.union_logs[0] = self._first_union_log + math.log(stage * (stage + 1))
         self.invalidate_radii()
 
@@ -342,8 +345,8 @@ class UnseenMassWindow:
     successors. The k-th window has the share 1/(k (k + 1)) of delta.
     """
 
-    def __init__(self, delta: float, entry_factor: int = 4) -> None:
-        self._delta, self._entry_factor = delta, entry_factor
+    def __init__(self, delta: float) -> None:
+        self._delta = delta
         self.window_number = 1  # k
         self.entry_counts: Longs = np.zeros(0, np.int64)  # [X] the count n with which every pair entered
 
@@ -362,7 +365,7 @@ class UnseenMassWindow:
             self.entry_counts = np.pad(self.entry_counts, (0, extra), constant_values=NOT_ENTERED)
         if close_if_surprised(self.entry_counts, settled):
             self.window_number += 1
-        inside: Floats = enter_mature_pairs(self.entry_counts, n, settled, self._entry_factor)
+        inside: Floats = enter_mature_pairs(self.entry_counts, n, settled, WINDOW_ENTRY_FACTOR)
         return inside
 
     def unseen_mass_bounds(self, visits: Floats) -> Floats:

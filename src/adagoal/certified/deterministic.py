@@ -18,6 +18,7 @@ successor and kappa_x is at most the cut chi.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -26,7 +27,7 @@ from adagoal.certified.goal_table import GoalTable, goal_errors
 from adagoal.core.array_types import Bools, Floats, Longs
 from adagoal.core.compiled_code import compiled, compiled_helper
 from adagoal.core.transition_data import TransitionCounts
-from adagoal.planning.model_arrays import goal_holds_state
+from adagoal.planning.model_arrays import EmpiricalModel, goal_holds_state
 
 NO_PATH = 2**30  # hops to a state that is not reached
 
@@ -59,8 +60,15 @@ def read_deterministic_map(counts: TransitionCounts, visits: Floats, log: float)
     return DeterministicMap(counts.start, to, loss, counts.terminal, counts.absent, before, first)
 
 
-def improve_by_hops(table: GoalTable, graph: DeterministicMap, columns: Longs) -> None:
-    """Raise the lower bounds of these columns, and record the policies of hops that leave smaller errors."""
+def improve_by_hops(table: GoalTable, model: EmpiricalModel, choose: Callable[[GoalTable, int], Longs]) -> None:
+    """Raise lower bounds, and record the policies of hops that leave smaller errors.
+
+    ``choose`` gets the table and the number of known pairs, and returns the columns.
+    """
+    graph = read_deterministic_map(table.counts, model.window_visits, model.window_log)
+    if graph is None:
+        return
+    columns = choose(table, len(graph.before))
     goals = np.append(table.column, -1)[table.space.goals_of_states[: table.counts.n_states]]
     errors = table.E[columns]
     table.D[columns] = np.minimum(hop_lower_bounds(graph, goals, columns, table.D[columns]), table.cap)

@@ -21,41 +21,35 @@ that it plays (:mod:`adagoal.core.operators`).
 from __future__ import annotations
 
 import math
-import os
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from adagoal.certified import deterministic
 from adagoal.certified.confidence_sets import ConfidenceSets
+from adagoal.certified.deterministic import improve_by_hops
 from adagoal.certified.goal_table import GoalTable
 from adagoal.certified.heuristics import Heuristics, Schedule, split_blocks
 from adagoal.certified.probing import improve_by_gaps
 from adagoal.certified.sweeps import improve_by_neighbours, sweep_block
 from adagoal.core.array_types import Actions, Bools, Longs
-from adagoal.core.compiled_code import run_jobs_in_threads
 from adagoal.core.environment import NO_LIMIT, ExplorationPlan
 from adagoal.core.file_formats import COUNT_SCHEMA, check_json_value, object_schema
 from adagoal.core.goal_space import GoalSpace
 from adagoal.core.transition_data import TransitionCounts
-from adagoal.planning.model_arrays import GoalBlock
 
 
 class CertifiedExplorer(GoalTable):
     """Certified estimates on shared counts.
 
     ``state_bound`` and ``pairs`` are the numbers of states and pairs, or bounds on them; ``state_bound`` is None if no
-    such number is declared. ``branching`` bounds the successors of a pair.
-    ``confidence`` is the class of the confidence bounds, ``heuristics`` has the tuning numbers.
+    such number is declared. ``branching`` bounds the successors of a pair. ``confidence`` is the class of the bounds.
     """
 
     name = "certified"
     guarantee = True
-
     FACTS_SCHEMA = object_schema(plans=COUNT_SCHEMA, **ConfidenceSets.FACT_SCHEMAS, schedule=Schedule.FACTS_SCHEMA)
 
     def __init__(
@@ -74,17 +68,11 @@ class CertifiedExplorer(GoalTable):
         self.heuristics = heuristics or Heuristics()
         space = space or GoalSpace.from_states(counts.n_states, math.inf if state_bound is None else state_bound)
         super().__init__(counts, L, epsilon, space, self.heuristics.small_strategy.upper_cap_factor)
+        pairs = pairs or (state_bound and state_bound * counts.n_actions)
         self.confidence = confidence(
-            counts,
-            states=state_bound,
-            pairs=pairs or (state_bound and state_bound * counts.n_actions),
-            goals=space.union_bound,
-            delta=delta,
-            branching=branching or state_bound or NO_LIMIT,
-            window_entry_factor=self.heuristics.window_entry_factor,
+            counts, states=state_bound, pairs=pairs, goals=space.union_bound, delta=delta, branching=branching
         )
         self.schedule = Schedule(self.heuristics)
-        self._thread_pool = ThreadPoolExecutor(min(16, os.cpu_count() or 1))
         self._state_bound = state_bound
         self._n_steps_counted = -1  # steps, resets included, at the last look at the counts
         self._radii_outdated = True
@@ -100,18 +88,17 @@ class CertifiedExplorer(GoalTable):
         if not self.schedule.can_sweep:
             return False
         self._update_radii()
-        blocks = self.schedule.blocks_to_plan(self, wanted)
-        if blocks:
-            self._plan_blocks(blocks)
-        return bool(blocks)
+        columns = self.schedule.columns_to_plan(self, wanted)
+        if len(columns):
+            self._plan_columns(columns)
+        return len(columns) > 0
 
     def exploration_plan(self) -> ExplorationPlan:
         """Return what to play: greedy for the lower bounds, and in some rollouts actions that probe action gaps."""
         probing = self.schedule.begin_rollout(self)
         local = self.confidence.local_lower_bounds(self.V.T, self.probing.T, probing, self.cap)
-        no_thresholds, steps = np.full(len(self.counts.n), NO_LIMIT), self.schedule.replan_interval()
-        goals, limit = self.goals_of_states(), self.max_episode_steps
-        return ExplorationPlan(local, self.goal_state, limit, no_thresholds, goals, steps)
+        limits = self.max_episode_steps, np.full(len(self.counts.n), NO_LIMIT)
+        return ExplorationPlan(local, self.goal_state, *limits, self.goals_of_states(), self.schedule.replan_interval())
 
     def finalize(self, wanted: Bools) -> None:
         """Bring waiting goals up to date for an answer before the end, smallest error first.
@@ -127,13 +114,12 @@ class CertifiedExplorer(GoalTable):
         waiting = np.flatnonzero(wanted & (self.D <= self.L)[: len(wanted)])
         for block in split_blocks(waiting[np.argsort(self.E[waiting], kind="stable")]):
             if self.schedule.sweeps.has_tokens:
-                self._plan_blocks([np.sort(block)])
+                self._plan_columns(np.sort(block))
 
     def set_radius(self, L: float, stage: int) -> None:
         """Continue with a larger radius as stage 1, 2, ... of a curriculum (label ``cor_UB_increasingL``).
 
-        Counts and bounds carry over. The fixed function of lemma 1 depends on the cap, so each stage has its own share
-        delta / (stage (stage + 1)) of that event. The other events do not depend on the radius.
+        Counts and bounds carry over. Only the event of lemma 1 depends on the radius, so each stage pays for its own.
         """
         # Lemma 6 says nothing about policies whose upper bounds are not below the old height.
         self.widen_radius(L, self.Y[self.counts.start] > self._upper_cap - 1.0)
@@ -148,16 +134,15 @@ class CertifiedExplorer(GoalTable):
         self._n_steps_counted, self._radii_outdated = taken, True
         self.grow()
         self.confidence.grow_arrays()
-        # The agent has raised V on its way.
-        np.maximum(self.D, self.V[self.counts.start], out=self.D)
         self.schedule.update(float(taken), len(self.seen_states), len(self.D), self._n_known_transitions)
 
     def _update_radii(self) -> None:
         """Compute the radii of the counts and the hop bounds of all goals; mark all goals as stale."""
         balls = self.schedule.strategy.known_successor_balls
-        if self._radii_outdated and self.confidence.update_radii(self._thread_pool, balls):
+        if self._radii_outdated and self.confidence.update_radii(self.schedule.threads, balls):
             self.stale[:] = True
-            self._apply_hop_bounds()
+            if self.schedule.begin_hops(self.counts):
+                improve_by_hops(self, self.confidence.empirical_model(), self.schedule.buy_hops)
         self._radii_outdated = False
 
     @property
@@ -166,61 +151,44 @@ class CertifiedExplorer(GoalTable):
         # It falls when many states were seen: a policy is proper once Y(s0) is one below the lowest C' so far.
         return self.schedule.strategy.upper_cap_factor * self.cap
 
-    def _plan_blocks(self, blocks: list[Longs]) -> None:
-        """Sweep the columns of the blocks with closed forms, then solve the exact duals that are due and affordable.
+    def _plan_columns(self, columns: Longs) -> None:
+        """Sweep these columns with closed forms, then solve the exact duals that are due and affordable.
 
         With few states bounds of the action gaps follow.
         """
-        work = sum(self.schedule.sweep_cost(len(block)) for block in blocks)
-        self.schedule.spend_on_sweeps(work)
-        self._sweep_blocks(blocks, False, work)
-        columns = np.concatenate(blocks)
+        self._sweep_columns(columns, False, self.schedule.buy_sweeps(len(columns)))
         self.stale[columns] = False
         bought, work = self.schedule.buy_duals(self, columns)
-        if bought:
-            self._sweep_blocks(bought, True, work)
-        for block in bought if self.schedule.strategy.action_gaps else ():
+        if not len(bought):
+            return
+        self._sweep_columns(bought, True, work)
+        if self.schedule.strategy.action_gaps:
             # Lemma 6 says that these policies are proper.
-            self._bound_action_gaps(block[self.Y[self.counts.start, block] <= self._upper_cap - 1.0])
+            self._bound_action_gaps(bought[self.Y[self.counts.start, bought] <= self._upper_cap - 1.0])
 
-    def _sweep_blocks(self, blocks: list[Longs], exact: bool, work: float) -> None:
-        """Improve both bounds of the columns of the blocks (lemmas 5, 6 and 13)."""
+    def _sweep_columns(self, columns: Longs, exact: bool, work: float) -> None:
+        """Improve both bounds of these columns (lemmas 5, 6 and 13), a block at a time."""
         h, sets, model, jobs = self.heuristics, self.confidence, self.confidence.empirical_model(), []
-        # Not in threads: this reads the columns of other blocks.
+        # Not in threads: this reads other columns, too.
         if self.space.goals_are_states and self.schedule.strategy.triangle:
             given = self.goal_state, self.column, self.seen_states, model, self.cap, h.min_triangle_gain * self.epsilon
-            for block in blocks:
-                improve_by_neighbours(block, *given, self.V.T, self.Y.T, self.best.T)
-        until = h.max_dual_sweeps if exact else h.max_closed_form_sweeps, h.sweep_tolerance * self.epsilon
-        for block in self.schedule.split_jobs(blocks, exact):
-            below = GoalBlock(self.seen_states, self.block_columns(block), self.cap, exact, *until)
+            improve_by_neighbours(columns, *given, self.V.T, self.Y.T, self.best.T)
+        until = h.max_dual_sweeps if exact else h.max_closed_form_sweeps, h.sweep_tolerance
+        for block in self.schedule.split_jobs(columns, exact):
+            below = self.goal_block(block, exact, *until)
             above = below._replace(cap=self._upper_cap)
             jobs.append(partial(sweep_block, sets.improve_lower, model, below, block, self.V.T, self.optimistic.T))
             jobs.append(partial(sweep_block, sets.improve_upper, model, above, block, self.Y.T, self.best.T))
-        self._run_jobs(jobs, work)
-        for block in blocks:
-            self.record_sweeps(block, self._upper_cap)
-            self.plans += 1
-
-    def _run_jobs(self, jobs: Sequence[Callable[[], None]], work: float) -> None:
-        """Run jobs, in threads if there is enough work."""
-        run_jobs_in_threads(jobs, self._thread_pool if work > self.heuristics.min_threaded_work else None)
-
-    def _apply_hop_bounds(self) -> None:
-        """Improve both bounds of all open goals in deterministic parts of the environment (lemma 12)."""
-        if not self.schedule.begin_hops(self.counts):
-            return
-        sets = self.confidence
-        graph = deterministic.read_deterministic_map(self.counts, sets.window_visits, sets.window.log_inverse_delta)
-        if graph is not None:
-            deterministic.improve_by_hops(self, graph, self.schedule.buy_hops(self, len(graph.before)))
+        self.schedule.run_jobs(jobs, work)
+        self.record_sweeps(columns, self._upper_cap)
+        self.plans += len(split_blocks(columns))
 
     def _bound_action_gaps(self, block: Longs) -> None:
         """Bound the value and sub-optimality of the policies of Y (lemmas 7 to 9), as far as there are tokens."""
         columns, work = self.schedule.buy_gaps(block)
         model, all_seen = self.confidence.empirical_model(), len(self.seen_states) == self._state_bound
         given = model, all_seen, self.heuristics.probe_horizon, self.heuristics.max_probe_sweeps
-        self._run_jobs([partial(improve_by_gaps, self, j, *given) for j in columns], work)
+        self.schedule.run_jobs([partial(improve_by_gaps, self, j, *given) for j in columns], work)
 
     def state(self) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
         """Return everything that cannot be computed from the counts."""

@@ -20,6 +20,7 @@ from adagoal.core.environment import NO_LIMIT, OTHER_GOALS
 from adagoal.core.file_formats import ArraySchema, ArraySpec, check_arrays
 from adagoal.core.goal_space import GoalSpace
 from adagoal.core.transition_data import TransitionCounts
+from adagoal.planning.model_arrays import GoalBlock
 
 # Hops to a state without a known path: larger than any number of hops, and one more does not overflow.
 NO_KNOWN_PATH = 2**62
@@ -87,10 +88,11 @@ class GoalTable:
         return math.ceil(min(4 * self.cap * (self.L + 1) / self.epsilon, NO_LIMIT))
 
     def grow(self) -> None:
-        """Add the states and goals that were found since the last call."""
+        """Add the states and goals that were found since the last call, and take in what the agent raised."""
         self._add_rows()
         self._add_near_goals()
         self.seen_states = np.flatnonzero(self.counts.seen)
+        np.maximum(self.D, self.V[self.counts.start], out=self.D)
 
     def _add_rows(self) -> None:
         """Add rows for new states and numbers for new goals."""
@@ -122,8 +124,9 @@ class GoalTable:
             return
         self._n_known_transitions = edges
         counts, new = self.counts, self.counts.n_states - len(self._hop_counts)
-        self._hop_counts = np.pad(self._hop_counts, (0, new), constant_values=NO_KNOWN_PATH)
-        self._known_support = np.pad(self._known_support, (0, new * counts.n_actions))
+        if new:
+            self._hop_counts = np.pad(self._hop_counts, (0, new), constant_values=NO_KNOWN_PATH)
+            self._known_support = np.pad(self._known_support, (0, new * counts.n_actions))
         shorten_hop_counts(self._hop_counts, self._known_support, counts.start, counts.successor, counts.support)
         near = self._hop_counts <= self.cap - 1
         # The last entry takes the index -1 of states without a goal.
@@ -155,14 +158,16 @@ class GoalTable:
         rows = self.D, self.upper, self.gap
         record_sweep_results(block, self.seen_states, *given, self.V.T, self.Y.T, *rows, self.best.T, self.returned.T)
 
-    def block_columns(self, block: Longs) -> Longs:
-        """Return [S, W] the positions in ``block`` of the goals of every state, -1 for others: what a sweep reads."""
+    def goal_block(self, block: Longs, exact: bool, max_sweeps: int, tolerance: float) -> GoalBlock:
+        """Return the columns ``block`` as sweeps of lower bounds read them; ``tolerance`` is in epsilons."""
         # Some states of these goals may be new.
         if not self.space.members_complete:
             self.zero_at_goals(block[block > 0])
-        position, goals = np.full(len(self.D), -1), self.space.goals_of_states
+        position = np.full(len(self.D), -1)
         position[block] = np.arange(len(block))
-        return np.where(goals >= 0, position[self.column[goals]], -1)
+        # The last entry takes the index -1 of states without a goal.
+        own = np.append(position[self.column], -1)[self.space.goals_of_states]
+        return GoalBlock(self.seen_states, own, self.cap, exact, max_sweeps, tolerance * self.epsilon)
 
     def goals_of_states(self) -> Longs:
         """Return [S, W] the goals of every state, OTHER_GOALS for those that share column 0."""

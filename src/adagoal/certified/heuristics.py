@@ -1,4 +1,4 @@
-"""Schedule of planning with token buckets, and every tuning number of the certified explorer (``Heuristics``).
+"""Schedule of planning with token buckets, and every tuning number of planning and probing (``Heuristics``).
 
 No certificate depends on this file. Bounds are valid whenever they are computed, for any goals and in any order, so
 every number of :class:`Heuristics` may be changed without touching a proof.
@@ -18,6 +18,9 @@ new counts are worth a look. In a large one they last for seconds; then the run 
 
 from __future__ import annotations
 
+import os
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,7 +28,7 @@ import numpy as np
 
 from adagoal.certified.goal_table import GoalTable
 from adagoal.core.array_types import Bools, Longs
-from adagoal.core.compiled_code import compiled
+from adagoal.core.compiled_code import compiled, run_jobs_in_threads
 from adagoal.core.file_formats import COUNT_SCHEMA, object_schema
 from adagoal.core.transition_data import TransitionCounts
 from adagoal.planning.model_arrays import BLOCK_GOALS
@@ -48,7 +51,7 @@ class SizeStrategy:
 
 @dataclass(frozen=True)
 class Heuristics:
-    """Every tuning number of the certified explorer."""
+    """Every tuning number of planning and probing."""
 
     small_strategy: SizeStrategy = SizeStrategy()
     large_strategy: SizeStrategy = SizeStrategy(
@@ -104,14 +107,11 @@ class Heuristics:
     hop_step_growth: float = 1.02  # hops (lemma 12) are counted again when the step count has grown by this factor
     hop_error_share: float = 0.5  # and until the error is this share of epsilon: an uncertain reset adds to it
     min_triangle_gain: float = 0.1  # epsilons by which a neighbour must improve the start to be copied (lemma 13)
-    # A pair enters the window of lemma 3b after this many times the tries at which any pair last surprised: its own
-    # successors are probably all known then, so it will not close the window.
-    window_entry_factor: int = 4
 
 
-def split_blocks(columns: Longs) -> list[Longs]:
-    """Return the columns in blocks of at most BLOCK_GOALS."""
-    return [columns[i : i + BLOCK_GOALS] for i in range(0, len(columns), BLOCK_GOALS)]
+def split_blocks(columns: Longs, size: int = BLOCK_GOALS) -> list[Longs]:
+    """Return the columns in blocks of at most this size."""
+    return [columns[i : i + size] for i in range(0, len(columns), size)]
 
 
 class TokenBucket:
@@ -139,6 +139,7 @@ class Schedule:
 
     def __init__(self, heuristics: Heuristics) -> None:
         self.heuristics = heuristics
+        self.threads = ThreadPoolExecutor(min(16, os.cpu_count() or 1))
         self.n_states = self.n_columns = self.n_transitions = 0
         self.hops_counted_at = 0.0  # step count
         self._n_rollouts = 0
@@ -176,7 +177,7 @@ class Schedule:
         h = self.heuristics
         return max(h.min_replan_steps, int(self._credited_steps) // h.replan_step_divisor)
 
-    def blocks_to_plan(self, table: GoalTable, wanted: Bools) -> list[Longs]:
+    def columns_to_plan(self, table: GoalTable, wanted: Bools) -> Longs:
         """Return the columns of the next plan, ``wanted`` [columns] first; empty if no wanted column is stale."""
         h, most, E = self.heuristics, BLOCK_GOALS, table.E
         columns, first = stale_candidates(table.stale, wanted, table.D, E, table.L, table.epsilon)
@@ -186,9 +187,10 @@ class Schedule:
             earned = h.tokens_per_step * self.replan_interval()
             most *= int(np.clip(earned / self.sweep_cost(BLOCK_GOALS), 1, h.max_blocks_per_plan))
         # The wanted ones, then those of largest error. The plan itself keeps the order of the columns.
+        chosen: Longs = columns
         if len(columns) > most:
-            columns = columns[np.sort(np.lexsort((-E[columns], ~first))[:most])]
-        return split_blocks(columns)
+            chosen = columns[np.sort(np.lexsort((-E[columns], ~first))[:most])]
+        return chosen
 
     @property
     def splits_plans(self) -> bool:
@@ -203,44 +205,46 @@ class Schedule:
         dominates = self.n_columns > h.many_goals and self.splits_plans
         return self._operations(goals, h.max_closed_form_sweeps) * (h.many_goals_cost_factor if dominates else 1.0)
 
-    def buy_duals(self, table: GoalTable, columns: Longs) -> tuple[list[Longs], float]:
+    def buy_duals(self, table: GoalTable, columns: Longs) -> tuple[Longs, float]:
         """Pay for exact duals of those columns whose last ones are old enough, as far as there are tokens.
 
-        Return their blocks and the operations.
+        Return these columns and the operations.
         """
         h, steps, error = self.heuristics, float(table.counts.n.sum()), (table.D, table.E)
         rule = table.L, table.epsilon, h.urgent_error_share, (h.dual_step_growth, h.deferred_dual_step_growth)
         due = columns_due_for_duals(columns, steps, *error, table.polished, *rule)
         # In a deterministic environment closed forms are exact, and hops are the better gaps.
-        if table.counts.support.max() == 1:
+        if len(due) and table.counts.support.max() == 1:
             table.polished[due] = steps
-            return [], 0.0
-        bought, work = [], 0.0
+            return due[:0], 0.0
+        n, work = 0, 0.0
         for block in split_blocks(due):
             if not self.duals.has_tokens:
                 break
             cost = self._operations(len(block), h.max_dual_sweeps, h.dual_cost)
             self.duals.tokens -= h.cost_per_plan + cost
-            work += cost
-            bought.append(block)
-            table.polished[block] = steps
-        return bought, work
+            n, work = n + len(block), work + cost
+        table.polished[due[:n]] = steps
+        return due[:n], work
 
-    def split_jobs(self, blocks: list[Longs], exact: bool) -> list[Longs]:
-        """Return the blocks as jobs for threads."""
-        if not (exact and self.splits_plans):
-            return blocks
+    def split_jobs(self, columns: Longs, exact: bool) -> list[Longs]:
+        """Return the columns in blocks, each a job for one thread."""
         # One job per goal: a block of duals would keep one thread busy for long while the others have nothing to do.
-        return [block[i : i + 1] for block in blocks for i in range(len(block))]
+        return split_blocks(columns, 1 if exact and self.splits_plans else BLOCK_GOALS)
+
+    def run_jobs(self, jobs: Sequence[Callable[[], None]], work: float) -> None:
+        """Run jobs, in threads if there is enough work."""
+        run_jobs_in_threads(jobs, self.threads if work > self.heuristics.min_threaded_work else None)
 
     def begin_rollout(self, table: GoalTable) -> bool:
         """Return whether the next rollout probes action gaps, by what bounds the largest error within the radius."""
         self._n_rollouts += 1
+        if not self.strategy.action_gaps:
+            return False
         h, rollout = self.heuristics, self._n_rollouts
         worst = int(np.argmax(np.where(table.D <= table.L, table.E, -1.0)))
         gap_is_smaller = table.gap[worst] <= min(table.upper[worst], table.cap) - table.D[worst]
-        turn = rollout % h.frequent_probe_period > 0 if gap_is_smaller else rollout % h.rare_probe_period == 0
-        return self.strategy.action_gaps and turn
+        return rollout % h.frequent_probe_period > 0 if gap_is_smaller else rollout % h.rare_probe_period == 0
 
     def begin_hops(self, counts: TransitionCounts) -> bool:
         """Return whether to count hops again."""
@@ -263,12 +267,14 @@ class Schedule:
     def _operations(self, goals: int, sweeps: int, cost: float = 1.0) -> float:
         return 2.0 * cost * sweeps * goals * self.n_transitions  # two bounds
 
-    def spend_on_sweeps(self, work: float) -> None:
-        """Pay for a plan with closed forms, or take the free plan."""
+    def buy_sweeps(self, goals: int) -> float:
+        """Pay for a plan with closed forms for this many goals, or take the free plan; return the operations."""
+        work = self.sweep_cost(goals)
         if self.sweeps.has_tokens:
             self.sweeps.tokens -= self.heuristics.cost_per_plan + work
         else:
             self._free_plan_step = self._credited_steps + self.replan_interval()
+        return work
 
     def buy_gaps(self, columns: Longs) -> tuple[list[int], float]:
         """Pay for the action gaps of these columns as far as there are tokens; return them and the cost of one."""

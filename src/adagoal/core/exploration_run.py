@@ -370,7 +370,7 @@ class ExplorationRun:
         D, E = estimates.D[columns], estimates.E[columns]
         is_open = (D <= estimates.L) & (E > estimates.epsilon)
         # Unless no other goal is open: then the reset is what has to be learnt (docs/probabilities.md).
-        if is_open.any() and not is_open[eligible].any():
+        if not (is_open & eligible).any() and is_open.any():
             eligible = is_open
         return GoalInfo(
             D=D,

@@ -325,27 +325,22 @@ def _take_numbered_action(env, state, action, rng):  # type: ignore[no-untyped-d
     successor = env.successors[k]
     is_new = env.number_of_state[successor] < 0
     if is_new:
-        _number_state(env, successor, A)  # type: ignore[no-untyped-call]
+        # In place: a function that takes ``env`` would make every step twice as slow, although it is rarely called.
+        number = env.n_met[0]
+        env.n_met[0] += 1
+        env.number_of_state[successor], env.state_of_number[number] = number, successor
+        env.seen[number], env.terminal[number] = True, env.terminal_states[successor]
+        # As TransitionCounts.mark_absent_pairs.
+        for a in range(A if len(env.absent_pairs) else 0):
+            if env.absent_pairs[successor * A + a]:
+                x = number * A + a
+                env.absent[x], env.support[x], env.seen_successor[x, 0] = True, 1, env.start
     next_state = np.int64(env.number_of_state[successor])
     count_transition(pair, next_state, env.seen_successor, env.counted, env.recent, env.support, env.n, env.settled)
     # Without room for another state the rollout must end, and the next one enlarges the arrays.
     if is_new and (env.n_met[0] < len(env.visits) or env.n_met[0] == len(env.number_of_state)):
         return next_state, NEW_STATE
     return next_state, REPLAN_DUE if is_new or env.n[pair] >= env.replan_thresholds[pair] else NO_EVENT
-
-
-@register_jitable
-def _number_state(env, model_state, A):  # type: ignore[no-untyped-def]
-    """Give a state of the model the next number."""
-    number = env.n_met[0]
-    env.n_met[0] += 1
-    env.number_of_state[model_state], env.state_of_number[number] = number, model_state
-    env.seen[number], env.terminal[number] = True, env.terminal_states[model_state]
-    # As TransitionCounts.mark_absent_pairs.
-    for a in range(A if len(env.absent_pairs) else 0):
-        if env.absent_pairs[model_state * A + a]:
-            x = number * A + a
-            env.absent[x], env.support[x], env.seen_successor[x, 0] = True, 1, env.start
 
 
 play_episodes_compiled = compiled(**COUNTING_LOOP_OPTIONS)(play_episodes)  # type: ignore[no-untyped-call]
