@@ -46,7 +46,7 @@ FUNCTION_RULE_PREFIX = "function:"
 CONTACT_DISTANCE = 0.4
 # L grows while a larger share of the episodes ends at the goal. With 0.45, FetchPush took longer than with 0.2 or 0.3.
 TARGET_SUCCESS = 0.25
-# So many episodes at the goal, beyond that share, make L e times as large.
+# Number of episodes at the goal, beyond that share, that make L e times as large.
 GROWTH_EPISODES = 160
 
 
