@@ -32,12 +32,14 @@ SETTINGS: dict[str, dict[str, float]] = {
     "random": {"noise": 0.2, "random": 0.6, "action_l2": 1.0, "contact": 0.5, "swap_goals": 0.0},
     "mrl-contact": {"noise": 0.1, "random": 0.2, "action_l2": 0.01, "contact": 0.5, "swap_goals": 0.0},
     "mixed": {"noise": 0.2, "random": 0.6, "action_l2": 0.1, "contact": 0.9, "relabel": 1.0, "swap_goals": 0.0},
+    "no-swap": {"swap_goals": 0.0},
     "defaults": {},
 }
 """How to explore and what to replay: as the reference HER; with a smaller action penalty; as mrl; with half of each
 batch from episodes that moved the object, which is the default on Fetch (``contact``), and with hindsight goals alone,
-with twice the random actions, or with mrl's exploration beside it; all of that at once (``mixed``); and whatever is the
-default elsewhere. A run has the first setting that fits it."""
+with twice the random actions, or with mrl's exploration beside it; all of that at once (``mixed``). None of these has
+goals of other episodes in its batches, and neither has ``no-swap``, which is the default otherwise. A run has the first
+setting that fits it."""
 LAST_TESTS = 3
 """Settings are chosen by the mean success in so many tests at the end."""
 DRAWS = 20_000
