@@ -1,4 +1,4 @@
-"""``adagoal explore``, ``certify-data``, ``resume``, ``compare``, ``audit``, ``play``, ``report`` and ``envs``."""
+"""``adagoal explore``, ``certify-data``, ``resume``, ``audit``, ``play``, ``report``, ``compare`` and ``envs``."""
 
 from __future__ import annotations
 
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 LONG_AUDIT_SIZE = 10**6
 """Goals times states above which an audit takes more than a few seconds, so it says so first."""
+MAX_PAIRS = 10  # pairs to try next that are printed
 
 
 @click.command(
@@ -120,6 +121,54 @@ def explore(
         estimator = CostEstimator(observer)
         result = api.explore(**given, out=folder, observe=estimator if estimate else observer)
     report_result(result, folder, as_json, estimator.cost_estimate)
+
+
+def _parse_columns(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> dict[str, str]:
+    for value in values:
+        if "=" not in value:
+            raise InputError(f"must look like state=NAME, got {value!r}", param.name)
+    return dict(value.split("=", 1) for value in values)
+
+
+@click.command(name="certify-data", epilog="Example: adagoal certify-data lake.csv --radius 10 --start 0 --n-states 16")
+@click.argument("data", metavar="FILE")
+@setting_options(ExplorationSettings, "radius", required=True, metavar="L", help="L >= 1, in expected steps.")
+@setting_options(ExplorationSettings, "epsilon", "delta")
+@click.option(
+    "--start", metavar="STATE", help="State to which the reset leads.  [default: the state in which episodes begin]"
+)
+@click.option("--actions", type=options.NAMES, help="All actions, if some are not in the file.")
+@click.option("--reset-action", metavar="ACTION", help="The action that stands for the reset.")
+@click.option(
+    "--column", "columns", multiple=True, metavar="COLUMN=NAME", callback=_parse_columns,
+    help="Name of a column in the file, as in --column next_state=s2; repeatable.",
+)  # fmt: skip
+@click.option("--n-states", type=options.INTEGER, help="Number of states, seen or not, if it is known.")
+@click.option("--branching", type=options.INTEGER, help="No pair has more than this many successors, if you know it.")
+@setting_options(ExecutionOptions, "out", help="Folder of the result.  [default: runs/FILE-radius-L]")
+@options.json_option
+def certify_data(data: str, out: Path | None, as_json: bool, **given: Any) -> None:
+    """Certify which goals can be reached within a radius from the transitions in FILE alone, without a step.
+
+    FILE is a CSV file with the columns state, action, next_state and, if known, terminated and episode; an event log
+    with the columns case and activity; or minari:ID. Anybody may have chosen the actions, but no transition may be left
+    out because of its outcome. Exit code 0: certified; 3: some goals are open, and the pairs to try next are listed; 4:
+    void, a check that the certificates rest on has failed.
+    """
+    from adagoal.api import certify_data as api
+
+    folder = out or options.default_run_folder(Path(data).stem, options.changed_options(given))
+    result = api.certify_data(data, **given, out=folder)
+    rows = [] if as_json else result.pairs_to_try()
+    try:
+        report_result(result, folder, as_json)
+    finally:
+        for row in rows[:MAX_PAIRS]:
+            click.echo(
+                f"try next: {row['action']} in {row['state']}, about {row['more']:,} times ({row['tries']:,} so far)"
+            )
+        if len(rows) > MAX_PAIRS:
+            click.echo(f"... and {len(rows) - MAX_PAIRS} more pairs: result.pairs_to_try() lists all")
 
 
 @click.command(epilog="Example: adagoal resume runs/two-room --budget 1e7")
@@ -259,6 +308,37 @@ def report(folder: Path, png: bool) -> None:
     click.echo(page)
 
 
+@click.command(epilog="Example: adagoal compare two-room grid --radius 40,10 --goal-rules adagoal,unigoal --budget 1e6")
+@click.argument("env", metavar="ENV...", nargs=-1, required=True, type=options.ENV)
+@click.option("--radius", type=options.NUMBERS, required=True, help="L: one number, or one for each ENV.")
+@click.option(
+    "--epsilon", type=options.NUMBERS, default="1", show_default=True, help="Accuracy: one number, or one for each ENV."
+)
+@setting_options(ExplorationSettings, "delta")
+@click.option("--methods", type=options.NAMES, default="certified", show_default=True, help="NAME or NAME:KEY=VALUE.")
+@options.constants_option
+@click.option("--goal-rules", type=options.NAMES, default="adagoal,unigoal", show_default=True, help="As in explore.")
+@setting_options(ExplorationSettings, "budget", default=10**7, help="Steps after which a run ends.  [default: 1e7]")
+@setting_options(ExplorationSettings, "env_args")
+@options.goals_option(options.goals_help)
+@setting_options(ComparisonOptions)
+@setting_options(ExecutionOptions, "engine", "address")
+@setting_options(ExecutionOptions, "out", default=Path("runs/compare"), show_default=True, help="Folder.")
+@options.json_option
+@options.quiet_option
+def compare(env: tuple[str, ...], as_json: bool, quiet: bool, **given: Any) -> None:
+    """Run methods and goal rules on environments with a known model, and audit every run exactly while it runs.
+
+    Writes table.md, table.json, table.html and, with the extra figures, figure.png. Finished runs are saved as files in
+    the folder; after Ctrl-C, the same command continues.
+    """
+    from adagoal.comparison.method_comparison import compare as compare_methods
+
+    with options.rename_in_errors(env="ENV"):
+        comparison = compare_methods(env, progress=not quiet, **given)
+    click.echo(json.dumps([score.to_dict() for score in comparison.scores], indent=1) if as_json else comparison)
+
+
 @click.command(epilog="Example: adagoal envs --json")
 @options.json_option
 def envs(as_json: bool) -> None:
@@ -309,85 +389,3 @@ def report_result(result: Result, folder: Path, as_json: bool, estimate: CostEst
             click.echo(f"resume with: {resume_command(result, folder)}")
     if result.status.exit_code:
         raise click.exceptions.Exit(result.status.exit_code)
-
-
-MAX_PAIRS = 10  # pairs to try next that are printed
-
-
-def _parse_columns(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> dict[str, str]:
-    for value in values:
-        if "=" not in value:
-            raise InputError(f"must look like state=NAME, got {value!r}", param.name)
-    return dict(value.split("=", 1) for value in values)
-
-
-@click.command(name="certify-data", epilog="Example: adagoal certify-data lake.csv --radius 10 --start 0 --n-states 16")
-@click.argument("data", metavar="FILE")
-@setting_options(ExplorationSettings, "radius", required=True, metavar="L", help="L >= 1, in expected steps.")
-@setting_options(ExplorationSettings, "epsilon", "delta")
-@click.option(
-    "--start", metavar="STATE", help="State to which the reset leads.  [default: the state in which episodes begin]"
-)
-@click.option("--actions", type=options.NAMES, help="All actions, if some are not in the file.")
-@click.option("--reset-action", metavar="ACTION", help="The action that stands for the reset.")
-@click.option(
-    "--column", "columns", multiple=True, metavar="COLUMN=NAME", callback=_parse_columns,
-    help="Name of a column in the file, as in --column next_state=s2; repeatable.",
-)  # fmt: skip
-@click.option("--n-states", type=options.INTEGER, help="Number of states, seen or not, if it is known.")
-@click.option("--branching", type=options.INTEGER, help="No pair has more than this many successors, if you know it.")
-@setting_options(ExecutionOptions, "out", help="Folder of the result.  [default: runs/FILE-radius-L]")
-@options.json_option
-def certify_data(data: str, out: Path | None, as_json: bool, **given: Any) -> None:
-    """Certify which goals can be reached within a radius from the transitions in FILE alone, without a step.
-
-    FILE is a CSV file with the columns state, action, next_state and, if known, terminated and episode; an event log
-    with the columns case and activity; or minari:ID. Anybody may have chosen the actions, but no transition may be left
-    out because of its outcome. Exit code 0: certified; 3: some goals are open, and the pairs to try next are listed; 4:
-    void, a check that the certificates rest on has failed.
-    """
-    from adagoal.api import certify_data as api
-
-    folder = out or options.default_run_folder(Path(data).stem, options.changed_options(given))
-    result = api.certify_data(data, **given, out=folder)
-    rows = [] if as_json else result.pairs_to_try()
-    try:
-        report_result(result, folder, as_json)
-    finally:
-        for row in rows[:MAX_PAIRS]:
-            click.echo(
-                f"try next: {row['action']} in {row['state']}, about {row['more']:,} times ({row['tries']:,} so far)"
-            )
-        if len(rows) > MAX_PAIRS:
-            click.echo(f"... and {len(rows) - MAX_PAIRS} more pairs: result.pairs_to_try() lists all")
-
-
-@click.command(epilog="Example: adagoal compare two-room grid --radius 40,10 --goal-rules adagoal,unigoal --budget 1e6")
-@click.argument("env", metavar="ENV...", nargs=-1, required=True, type=options.ENV)
-@click.option("--radius", type=options.NUMBERS, required=True, help="L: one number, or one for each ENV.")
-@click.option(
-    "--epsilon", type=options.NUMBERS, default="1", show_default=True, help="Accuracy: one number, or one for each ENV."
-)
-@setting_options(ExplorationSettings, "delta")
-@click.option("--methods", type=options.NAMES, default="certified", show_default=True, help="NAME or NAME:KEY=VALUE.")
-@options.constants_option
-@click.option("--goal-rules", type=options.NAMES, default="adagoal,unigoal", show_default=True, help="As in explore.")
-@setting_options(ExplorationSettings, "budget", default=10**7, help="Steps after which a run ends.  [default: 1e7]")
-@setting_options(ExplorationSettings, "env_args")
-@options.goals_option(options.goals_help)
-@setting_options(ComparisonOptions)
-@setting_options(ExecutionOptions, "engine", "address")
-@setting_options(ExecutionOptions, "out", default=Path("runs/compare"), show_default=True, help="Folder.")
-@options.json_option
-@options.quiet_option
-def compare(env: tuple[str, ...], as_json: bool, quiet: bool, **given: Any) -> None:
-    """Run methods and goal rules on environments with a known model, and audit every run exactly while it runs.
-
-    Writes table.md, table.json, table.html and, with the extra figures, figure.png. Finished runs are saved as files in
-    the folder; after Ctrl-C, the same command continues.
-    """
-    from adagoal.comparison.method_comparison import compare as compare_methods
-
-    with options.rename_in_errors(env="ENV"):
-        comparison = compare_methods(env, progress=not quiet, **given)
-    click.echo(json.dumps([score.to_dict() for score in comparison.scores], indent=1) if as_json else comparison)
