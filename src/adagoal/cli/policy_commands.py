@@ -18,6 +18,7 @@ from adagoal.core.file_io import write_json
 from adagoal.core.run_settings import ClaimSettings, ExecutionOptions, TrainingOptions
 from adagoal.core.user_code import is_file_spec, load_from_file, stdout_to_stderr
 from adagoal.core.validation import declared_settings
+from adagoal.deep import require_deep_extra
 from adagoal.deep.config import AUTO_RECIPE, RECIPES, Config, describe_auto_recipe, resolve_recipe
 
 if TYPE_CHECKING:
@@ -69,10 +70,8 @@ def train(env: str, recipe: str, out: Path | None, overwrite: bool, quiet: bool,
     FetchPickAndPlace-v4, PointMaze_UMaze-v3, AntMaze_UMaze-v5, ...), module:Id, or point-mass.
     """
     given = {name: value for name, value in given.items() if value is not None}
-    from adagoal.api.train import train as start_training
-    from adagoal.deep import require_deep_extra
-
     require_deep_extra(env)
+    from adagoal.api.train import train as start_training
     from adagoal.runs.progress_display import TrainingProgress
 
     # here, because the recipe auto imports JAX, which --help and the checks above need not wait for
@@ -156,8 +155,6 @@ def evaluate(folder: Path, as_json: bool, **given: Any) -> None:
     Writes FOLDER/evaluation.png, every test goal, reached or missed, and FOLDER/evaluation.json, from which adagoal
     report draws the success by distance.
     """
-    from adagoal.deep import require_deep_extra
-
     require_deep_extra()
     from adagoal.report.figures import draw_reached_goals, save_figure
     from adagoal.runs.train_result import load_training
