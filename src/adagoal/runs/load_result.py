@@ -35,86 +35,6 @@ if TYPE_CHECKING:
 MAX_MAP_CELLS = 10_000_000  # a forged map could otherwise allocate all memory
 
 
-def read_state_metadata(files: FolderFiles, n_states: int) -> StateMetadata:
-    """Read the metadata of ``n_states`` states."""
-    data = files.load_json(StateMetadata.file_name, _metadata_schema())
-    with files.report_errors(StateMetadata.file_name):
-        layout = None if data["layout"] is None else _parse_layout(**data["layout"])
-        _check_key_format(data["space"])
-        # The report and policies index states by these tables, so tables of another run must be refused here.
-        too_few_cells = layout is not None and len(layout.cells) < n_states
-        if too_few_cells or len(data["labels"]) > n_states or not 0 <= (data["start"] or 0) < n_states:
-            raise ValueError(f"from another run, this one has {n_states} states")
-    actions = tuple(map(to_single_line, data.get("actions", ())))
-    calls = None if "calls" not in data else _parse_call_texts(**data["calls"])
-    return StateMetadata(data["start"], tuple(data["labels"]), layout, data["space"], actions, calls)
-
-
-def _metadata_schema() -> dict[str, Any]:
-    def pairs(minimum: int) -> dict[str, Any]:
-        number = {"type": "integer", "minimum": minimum, "maximum": 2**31}
-        return {"type": "array", "items": {"type": "array", "minItems": 2, "maxItems": 2, "items": number}}
-
-    # Cells begin at -1, because a state that is not on the map has the cell (-1, -1).
-    marks = {"type": "object", "additionalProperties": pairs(0)}
-    layout = object_schema(shape=pairs(1)["items"], cells=pairs(-1), walls=pairs(0), marks=marks)
-    text, lines = {"type": "string"}, {"type": "array", "items": {"type": "string"}}
-    texts = {"type": "object", "additionalProperties": text}
-    schema = object_schema(
-        start=nullable_schema(COUNT_SCHEMA),
-        labels=lines,
-        layout=nullable_schema(layout),
-        space=nullable_schema({"type": "object"}),
-    )
-    # Only the result of a log has names of actions, and only the folder of a state machine has calls.
-    schema["properties"]["actions"] = lines
-    schema["properties"]["calls"] = object_schema(
-        imports=lines, make=text, calls=lines, state=nullable_schema(text), invariants=texts
-    )
-    return schema
-
-
-def _parse_call_texts(
-    imports: list[str], make: str, calls: list[str], state: str | None, invariants: dict[str, str]
-) -> CallTexts:
-    # The texts of a forged folder must not put more lines, or control characters, into a script.
-    def line(text: str) -> str:
-        return to_single_line(text, 1_000)
-
-    texts = {name: line(text) for name, text in invariants.items()}
-    return CallTexts(
-        tuple(map(line, imports)), line(make), tuple(map(line, calls)), None if state is None else line(state), texts
-    )
-
-
-def _parse_layout(
-    shape: list[int], cells: list[list[int]], walls: list[list[int]], marks: dict[str, list[list[int]]]
-) -> GridLayout:
-    rows, columns = shape
-    if rows * columns > MAX_MAP_CELLS:
-        raise ValueError(f"a map of {rows} x {columns} cells is too large")
-    cell_array, wall_array = (np.array(pairs, np.int64).reshape(-1, 2) for pairs in (cells, walls))
-    mark_arrays = {to_single_line(name): np.array(pairs, np.int64).reshape(-1, 2) for name, pairs in marks.items()}
-    for pairs in (cell_array, wall_array, *mark_arrays.values()):
-        if (pairs >= np.array(shape)).any():
-            raise ValueError("a cell lies outside of the map")
-    blocked = np.zeros((rows, columns), bool)
-    blocked[tuple(wall_array.T)] = True
-    return GridLayout((rows, columns), cell_array, blocked, mark_arrays)
-
-
-def _check_key_format(key_format: Any) -> None:
-    if key_format is not None and key_format.get("kind") == "states":
-        if not all(isinstance(key_format.get(name), int) for name in ("first", "size")):
-            raise ValueError("observations are not counted from a whole number")
-    elif key_format is not None:
-        try:
-            observation_keys.make_key_reader(key_format)
-        # The description comes from the file: a forged one has any type, and any depth of nesting.
-        except (KeyError, TypeError, AttributeError, RecursionError):
-            raise ValueError("it does not say how observations are read") from None
-
-
 def _describe(schema: dict[str, Any], text: str) -> dict[str, Any]:
     return {**schema, "description": text}
 
@@ -404,3 +324,83 @@ def _check_result_consistency(result: Result, arrays_name: str) -> None:
 
 def _none_to_infinity(value: float | None) -> float:
     return math.inf if value is None else float(value)
+
+
+def read_state_metadata(files: FolderFiles, n_states: int) -> StateMetadata:
+    """Read the metadata of ``n_states`` states."""
+    data = files.load_json(StateMetadata.file_name, _metadata_schema())
+    with files.report_errors(StateMetadata.file_name):
+        layout = None if data["layout"] is None else _parse_layout(**data["layout"])
+        _check_key_format(data["space"])
+        # The report and policies index states by these tables, so tables of another run must be refused here.
+        too_few_cells = layout is not None and len(layout.cells) < n_states
+        if too_few_cells or len(data["labels"]) > n_states or not 0 <= (data["start"] or 0) < n_states:
+            raise ValueError(f"from another run, this one has {n_states} states")
+    actions = tuple(map(to_single_line, data.get("actions", ())))
+    calls = None if "calls" not in data else _parse_call_texts(**data["calls"])
+    return StateMetadata(data["start"], tuple(data["labels"]), layout, data["space"], actions, calls)
+
+
+def _metadata_schema() -> dict[str, Any]:
+    def pairs(minimum: int) -> dict[str, Any]:
+        number = {"type": "integer", "minimum": minimum, "maximum": 2**31}
+        return {"type": "array", "items": {"type": "array", "minItems": 2, "maxItems": 2, "items": number}}
+
+    # Cells begin at -1, because a state that is not on the map has the cell (-1, -1).
+    marks = {"type": "object", "additionalProperties": pairs(0)}
+    layout = object_schema(shape=pairs(1)["items"], cells=pairs(-1), walls=pairs(0), marks=marks)
+    text, lines = {"type": "string"}, {"type": "array", "items": {"type": "string"}}
+    texts = {"type": "object", "additionalProperties": text}
+    schema = object_schema(
+        start=nullable_schema(COUNT_SCHEMA),
+        labels=lines,
+        layout=nullable_schema(layout),
+        space=nullable_schema({"type": "object"}),
+    )
+    # Only the result of a log has names of actions, and only the folder of a state machine has calls.
+    schema["properties"]["actions"] = lines
+    schema["properties"]["calls"] = object_schema(
+        imports=lines, make=text, calls=lines, state=nullable_schema(text), invariants=texts
+    )
+    return schema
+
+
+def _parse_call_texts(
+    imports: list[str], make: str, calls: list[str], state: str | None, invariants: dict[str, str]
+) -> CallTexts:
+    # The texts of a forged folder must not put more lines, or control characters, into a script.
+    def line(text: str) -> str:
+        return to_single_line(text, 1_000)
+
+    texts = {name: line(text) for name, text in invariants.items()}
+    return CallTexts(
+        tuple(map(line, imports)), line(make), tuple(map(line, calls)), None if state is None else line(state), texts
+    )
+
+
+def _parse_layout(
+    shape: list[int], cells: list[list[int]], walls: list[list[int]], marks: dict[str, list[list[int]]]
+) -> GridLayout:
+    rows, columns = shape
+    if rows * columns > MAX_MAP_CELLS:
+        raise ValueError(f"a map of {rows} x {columns} cells is too large")
+    cell_array, wall_array = (np.array(pairs, np.int64).reshape(-1, 2) for pairs in (cells, walls))
+    mark_arrays = {to_single_line(name): np.array(pairs, np.int64).reshape(-1, 2) for name, pairs in marks.items()}
+    for pairs in (cell_array, wall_array, *mark_arrays.values()):
+        if (pairs >= np.array(shape)).any():
+            raise ValueError("a cell lies outside of the map")
+    blocked = np.zeros((rows, columns), bool)
+    blocked[tuple(wall_array.T)] = True
+    return GridLayout((rows, columns), cell_array, blocked, mark_arrays)
+
+
+def _check_key_format(key_format: Any) -> None:
+    if key_format is not None and key_format.get("kind") == "states":
+        if not all(isinstance(key_format.get(name), int) for name in ("first", "size")):
+            raise ValueError("observations are not counted from a whole number")
+    elif key_format is not None:
+        try:
+            observation_keys.make_key_reader(key_format)
+        # The description comes from the file: a forged one has any type, and any depth of nesting.
+        except (KeyError, TypeError, AttributeError, RecursionError):
+            raise ValueError("it does not say how observations are read") from None
