@@ -34,6 +34,8 @@ from adagoal.core.file_formats import object_schema
 from adagoal.core.file_io import parse_json
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
+Parameters = ParamSpec("Parameters")
+ReturnT = TypeVar("ReturnT")
 _IntegerTuple = tuple[int, ...]
 
 
@@ -167,6 +169,13 @@ def _is_accepted(info: SettingInfo, kind: Any, value: Any) -> bool:
     return isinstance(value, kind)
 
 
+def _is_in_range(value: float, low: float, high: float, closed: str) -> bool:
+    """Return whether low <= value <= high, without the ends that ``closed`` leaves out; False for NaN."""
+    # Every comparison with NaN is False, so these must not be turned into "not (value < low)".
+    above = low < value or (closed[0] == "[" and value == low)
+    return above and (value < high or (closed[1] == "]" and value == high))
+
+
 def _describe_accepted(info: SettingInfo) -> str:
     texts = {
         bool: "True or False",
@@ -179,6 +188,15 @@ def _describe_accepted(info: SettingInfo) -> str:
     }
     # None means "not given", which is no advice for someone who gave a value.
     return " or ".join(texts[kind] for kind in info.kinds if kind is not NoneType)
+
+
+def _format_integer_range(low: float, high: float) -> str:
+    """Return a range of whole numbers for a message: ``0..12``, ``0..2**128 - 1``."""
+    end = str(high)
+    if isinstance(high, int) and high > 2**53:
+        bits = (high - 1).bit_length()
+        end = f"2**{bits}" + (" - 1" if high == 2**bits - 1 else "")
+    return f"{low}..{end}"
 
 
 def document_settings(*classes: type[Any]) -> Callable[[_Function], _Function]:
@@ -218,22 +236,6 @@ def format_given_value(value: Any) -> str:
     """Return a value for a message; Python refuses to print whole numbers of more than 4,300 digits."""
     too_long = isinstance(value, int) and value.bit_length() > 128
     return f"a whole number of {value.bit_length()} bits" if too_long else repr(value)
-
-
-def _format_integer_range(low: float, high: float) -> str:
-    """Return a range of whole numbers for a message: ``0..12``, ``0..2**128 - 1``."""
-    end = str(high)
-    if isinstance(high, int) and high > 2**53:
-        bits = (high - 1).bit_length()
-        end = f"2**{bits}" + (" - 1" if high == 2**bits - 1 else "")
-    return f"{low}..{end}"
-
-
-def _is_in_range(value: float, low: float, high: float, closed: str) -> bool:
-    """Return whether low <= value <= high, without the ends that ``closed`` leaves out; False for NaN."""
-    # Every comparison with NaN is False, so these must not be turned into "not (value < low)".
-    above = low < value or (closed[0] == "[" and value == low)
-    return above and (value < high or (closed[1] == "]" and value == high))
 
 
 def check_total_size(names: str, *sizes: int) -> None:
@@ -297,10 +299,6 @@ def parse_key_value(text: str) -> tuple[str, Any]:
     except ValueError:
         # Users who write Python type its constants. As text, "False" would be true.
         return key, {"True": True, "False": False, "None": None}.get(value, value)
-
-
-Parameters = ParamSpec("Parameters")
-ReturnT = TypeVar("ReturnT")
 
 
 def refuse_unknown_arguments(function: Callable[Parameters, ReturnT]) -> Callable[Parameters, ReturnT]:
