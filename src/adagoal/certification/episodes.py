@@ -1,6 +1,6 @@
 """Play a policy in a Gymnasium environment: one episode for each goal or start, judged by a criterion of success.
 
-The first of these puts the environment into a goal or start:
+An episode sets its goal or start in the first of these ways that applies:
 
 - the user's function ``set_start(env, value)``, called after a reset
 - for goals: the environment's own way to set a goal
@@ -38,6 +38,15 @@ from adagoal.core.errors import EnvironmentFailure, InputError, RunWarning, desc
 from adagoal.core.random_streams import StreamPurpose, random_stream
 from adagoal.envs.env_checker import StartSetter, find_time_limit, is_start_ignored, refuse_own_numbers
 from adagoal.parallel.worker_process import make_rollout_process, stop_rollout_processes
+
+STATE_VARIABLES = {
+    "CartPoleEnv": ("x", "x_dot", "theta", "theta_dot"),
+    "PendulumEnv": ("theta", "theta_dot"),
+    "MountainCarEnv": ("position", "velocity"),
+    "Continuous_MountainCarEnv": ("position", "velocity"),
+    "AcrobotEnv": ("theta1", "theta2", "theta1_dot", "theta2_dot"),
+}
+"""Entries of ``env.unwrapped.state`` by the class of the environment (``gymnasium.envs.classic_control``)."""
 
 
 @dataclass
@@ -133,16 +142,6 @@ def _judge_by_function(function: Callable[[Episode], Any]) -> Judge:
         return bool(found)
 
     return judge
-
-
-STATE_VARIABLES = {
-    "CartPoleEnv": ("x", "x_dot", "theta", "theta_dot"),
-    "PendulumEnv": ("theta", "theta_dot"),
-    "MountainCarEnv": ("position", "velocity"),
-    "Continuous_MountainCarEnv": ("position", "velocity"),
-    "AcrobotEnv": ("theta1", "theta2", "theta1_dot", "theta2_dot"),
-}
-"""Entries of ``env.unwrapped.state`` by the class of the environment (``gymnasium.envs.classic_control``)."""
 
 
 def _reset(env: Any, seed: int, options: dict[str, float] | None = None) -> Any:
@@ -299,8 +298,15 @@ class EpisodeTask:
             raise EnvironmentFailure(f"{self.env_name} raised {describe_user_exception(error)}", "env") from error
 
 
+class Player(Protocol):
+    """Plays blocks of episodes; a block seeds its own resets by (round, block)."""
+
+    def play_blocks(self, blocks: Sequence[tuple[int, Floats]], round_: int) -> list[Outcomes]:
+        """Play blocks (index, values ``[n, V]``); return the outcomes ``[n]`` of each."""
+
+
 class EpisodePlayer:
-    """A :class:`adagoal.certification.episodes.Player` for Gymnasium environments.
+    """A :class:`Player` for Gymnasium environments.
 
     The episodes of a block are played in step, so a network computes the actions of all of them at once.
     """
@@ -378,13 +384,6 @@ class PairPlayer:
         except InputError as error:
             raise type(error)(error.reason, "versus" if error.name == "policy" else error.name) from error
         return [a.astype(np.int64) - b for a, b in zip(first, second, strict=True)]
-
-
-class Player(Protocol):
-    """Plays blocks of episodes; a block seeds its own resets by (round, block)."""
-
-    def play_blocks(self, blocks: Sequence[tuple[int, Floats]], round_: int) -> list[Outcomes]:
-        """Play blocks (index, values ``[n, V]``); return the outcomes ``[n]`` of each."""
 
 
 @contextlib.contextmanager
