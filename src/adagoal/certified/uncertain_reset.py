@@ -50,9 +50,7 @@ class UncertainReset:
     @property
     def q(self) -> float:
         """Upper bound on the probability that the reset leads elsewhere."""
-        # expm1, because 1 - exp cancels after many resets
-        resets = self.exact.counts.n_resets
-        return -math.expm1(-self._log_inverse_delta / resets) if resets else 1.0
+        return wrong_reset_bound(self._log_inverse_delta, self.exact.counts.n_resets)
 
     @property
     def D(self) -> Floats:
@@ -82,6 +80,12 @@ class UncertainReset:
     def __getattr__(self, name: str) -> Any:
         """Delegate everything else to the exact estimates."""
         return getattr(self.exact, name)
+
+
+def wrong_reset_bound(log_inverse_delta: float, resets: int) -> float:
+    """Upper bound on the probability q that a reset leads elsewhere, if none of ``resets`` did."""
+    # expm1, because 1 - exp cancels after many resets
+    return -math.expm1(-log_inverse_delta / resets) if resets else 1.0
 
 
 # NumPy's division: D = 0 gives 1/0 = inf, and then a lower bound of 0. Compiled, because every rollout asks many times.

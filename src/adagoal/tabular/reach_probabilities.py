@@ -24,6 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from adagoal.certified.confidence_sets import ConfidenceSets, PairCounts, observed_ball_radius, unseen_mass_bound
+from adagoal.certified.uncertain_reset import wrong_reset_bound
 from adagoal.core.array_types import Actions, Bools, Floats, Longs
 from adagoal.core.compiled_code import compiled
 from adagoal.core.environment import OTHER_GOALS, ExplorationPlan
@@ -46,6 +47,8 @@ STEP_GROWTH, PAIR_GROWTH = 0.02, 2
 # Exploration gives an episode up where the interval is at most this share of epsilon: little is left to learn there.
 ENOUGH = 0.25
 MAX_TABLE_ENTRIES = 2**31  # of a policy table: 4 GiB
+RESTART_FACTOR = 8  # growth of n between two restarts: less costs shares of delta, more costs a larger regret
+FIRST_RESTART = 64  # tries before the first restart, which a pair with few tries could not pay
 
 
 def rounding_margin(within: int, n_successors: int) -> float:
@@ -129,10 +132,7 @@ class ReachProbabilities:
     @property
     def _reset_q(self) -> float:
         """Bound on the probability that a reset, with which an attempt begins, leads elsewhere (lemma 10)."""
-        if self._reset_log is None:
-            return 0.0
-        resets = self.counts.n_resets
-        return -math.expm1(-self._reset_log / resets) if resets else 1.0
+        return 0.0 if self._reset_log is None else wrong_reset_bound(self._reset_log, self.counts.n_resets)
 
     def _holds_start(self, goals: Longs) -> Bools:
         return self.space.contains_state(self.counts.start, goals) & (goals >= 0)
@@ -288,10 +288,6 @@ class ReachProbabilities:
             setattr(self, name, np.array(array))
         self.plans = facts["plans"]
         self.sets.restore(arrays, facts["sets"])
-
-
-RESTART_FACTOR = 8  # growth of n between two restarts: less costs shares of delta, more costs a larger regret
-FIRST_RESTART = 64  # tries before the first restart, which a pair with few tries could not pay
 
 
 class RestartedBalls(ConfidenceSets):
