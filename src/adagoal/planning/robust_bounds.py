@@ -1,4 +1,4 @@
-"""Bounds for many goals at once, if every pair has a set of distributions: on steps, and on probabilities.
+"""Bounds from sets of distributions, for many goals at once: on expected steps, and on probabilities in k steps.
 
 **Steps** (interval MDPs, L1 balls). The set of a pair x has a centre p_hat on its observed successors and contains
 every p' with
@@ -22,9 +22,10 @@ neither in g nor to be avoided (docs/theory-more.md, lemma P2):
     U_t(s) = max_a Up(U_{t-1}),    Up  = (1-q) min{ max f, m + sqrt(2 r Var) + r (max f - m) } + q
     W_t(s) = max_a Low(W_{t-1}),   Low = (1-q) max{ min f, m - sqrt(2 r Var) - r (m - min f) }
 
-U and W are 1 on g at every stage, and 0 in states to avoid and in terminal states outside g. A pair never tried has
-Up = 1 and Low = 0. For the sets above instead of balls, Up and Low are the extreme means. Goals are innermost, so every
-inner loop is a vector operation.
+Here m and Var are the mean and the variance of f, r is the radius of a ball, and q bounds the unseen mass. For the sets
+above instead of balls, Up and Low are the extreme means. A pair never tried has Up = 1 and Low = 0. U and W are 1 on g
+at every stage, and 0 in states to avoid and in terminal states outside g. Goals are innermost, so every inner loop is a
+vector operation.
 """
 
 from __future__ import annotations
@@ -154,7 +155,7 @@ def improve_robust_bounds(model, block, values, policy, lower):  # type: ignore[
 
 
 class HorizonGoals(NamedTuple):
-    """Goals that are planned together."""
+    """Goals whose probabilities are bounded together."""
 
     column: Longs  # [S, W] the columns 0..B-1 whose goals contain s, -1 in unused entries
     order: Longs  # [N] the states that were seen
