@@ -1,1 +1,1 @@
-"""The public functions: explore, resume, train, certify, audit, play, export, check."""
+"""The public functions: explore, resume, certify_data, train, certify, audit, play, export, check."""

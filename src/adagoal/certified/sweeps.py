@@ -15,7 +15,7 @@ up to a multiple of sixteen columns. Sweeps with exact duals visit one goal afte
 No two blocks share a goal, and a lower bound never reads an upper bound. So the result does not depend on the number of
 threads, nor on their order.
 
-*The triangle inequality* (docs/theory-sharper.md). An agent that reaches g can continue to h, and the other way round:
+*Neighbouring goals* (docs/theory-sharper.md). An agent that reaches g can continue to h, and the other way round:
 
     V*_g(s) >= V*_h(s) - V*_h(g)      so   V_g <- max{ V_g, V_h - Y_h(g) }      is a lower bound, and
     V*_g(s) <= V*_h(s) + V*_g(h)      so   Y_g <- min{ Y_g, Y_h + Y_g(h) }      is an upper bound,

@@ -3,6 +3,9 @@
 An engine calls a function for every task and yields the outcomes in the order in which they finish. A task does not
 know where it runs. If a worker dies, its task is tried again. An exception of a task ends everything, as in a loop.
 
+A worker is an object in another process, which a run keeps and calls by name (:mod:`adagoal.parallel.worker_process`).
+:func:`open_workers` chooses where workers live.
+
 Ctrl-C ends the local processes. A run with a folder catches the signal and saves first.
 
 *Ray.* The cluster is the one at an address, else one that is started here and ends with the engine. A task whose worker

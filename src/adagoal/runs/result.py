@@ -43,7 +43,7 @@ class StateMetadata:
     start: int | None = None
     labels: tuple[str, ...] = ()
     layout: GridLayout | None = None
-    key_format: dict[str, Any] | None = None  # see :class:`adagoal.core.array_types.ObservedStates`
+    key_format: dict[str, Any] | None = None  # see :class:`adagoal.core.environment.ObservedStates`
     actions: tuple[str, ...] = ()  # names of the actions of a log
     call_texts: CallTexts | None = None  # of a state machine
 
