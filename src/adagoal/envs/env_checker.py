@@ -1,4 +1,4 @@
-"""Checks of an environment before a run: reproducibility, randomness, starts, observations, time limit, speed."""
+"""Checks of an environment before a run or certification: randomness, starts, observations, time limit, and speed."""
 
 from __future__ import annotations
 
