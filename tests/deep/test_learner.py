@@ -16,6 +16,7 @@ from adagoal.deep.config import RECIPES, Config
 from adagoal.deep.goal_envs import EnvDimensions
 from adagoal.deep.networks import NetworkState
 from adagoal.deep.rollouts import EpisodeBatch
+from adagoal.deep.training_history import TrainingHistory
 
 SIZES = EnvDimensions(observation=3, goal=2, action=2, horizon=6, success=0.1)
 
@@ -337,6 +338,15 @@ def test_radius_grows_while_goals_are_reached() -> None:
     assert after(20, 0.75) == pytest.approx(20 * math.exp(0.05)), "8 of 160 episodes more"
     assert after(20, 0.0) == pytest.approx(20 * math.exp(-0.025))
     assert (after(10, 0.0), after(40, 1.0)) == (10, 40), "never below a quarter of the radius, nor above it"
+
+
+def test_a_final_test_does_not_change_the_radius() -> None:
+    config = Config("point-mass", radius=40, episodes=16, horizon=6)
+    history = TrainingHistory([config], [], [], None, 0.1, goals=[np.zeros((1, 16, 2))])
+    history.rows = [{"radius": 20.0, "train_success": 0.75}]
+    (before,) = history.next_radii()
+    history.add_final_test(1, np.zeros((1, 1, 16, 6)))
+    assert history.next_radii() == [before] == [config.next_radius(96, history.rows[0])]
 
 
 @pytest.mark.parametrize(("steps", "buffer", "held"), [(4000, 1_000_000, 4002), (4000, 1000, 996), (1, 1000, 6)])

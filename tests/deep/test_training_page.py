@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import dataclasses
 import json
 import os
 import shutil
@@ -16,7 +17,7 @@ from small_training import CONFIG, load_policy
 
 import adagoal
 import browser as driver
-from adagoal import resume
+from adagoal import resume, train
 from adagoal.cli.main import run_command_line
 from adagoal.core.errors import InputError
 from adagoal.core.file_io import write_json
@@ -111,6 +112,14 @@ def test_page_and_log_show_the_inputs_of_the_goal_rule(finished: Path) -> None:
         assert shown["ys"][2][-1] == last["error"]
         assert "candidates with D ≤ L" in page.evaluate(f"part('lines{goals}').data.name")
         assert page.troubles() == []
+
+
+@pytest.mark.parametrize("algorithm", ["critics", "ddpg"])
+def test_page_of_a_rule_without_distances_shows_no_radius(algorithm: str, tmp_path: Path) -> None:
+    configs = [dataclasses.replace(CONFIG, goal_rule="unigoal", algorithm=algorithm)]
+    train(configs, out=tmp_path, workers=1)
+    text = training_page.training_page(training_page.read_training_folder(tmp_path)).render()
+    assert "the goal rule worked with L" not in text
 
 
 def test_python_shows_the_page_of_a_folder(finished: Path) -> None:

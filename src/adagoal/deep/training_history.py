@@ -135,8 +135,10 @@ class TrainingHistory:
 
     def next_radii(self) -> list[float]:
         """Return L of each run for the next cycle."""
-        last = self.rows[-len(self.configs) :] or [{}] * len(self.configs)
-        steps = self.steps_before_cycle(len(self.goals))
+        n_runs, n_cycles = len(self.configs), len(self.goals)
+        # not the last rows, which may be those of a final test
+        last = self.rows[n_runs * (n_cycles - 1) : n_runs * n_cycles] if n_cycles else [{}] * n_runs
+        steps = self.steps_before_cycle(n_cycles)
         return [config.next_radius(steps, row) for config, row in zip(self.configs, last, strict=True)]
 
     def add_cycle(

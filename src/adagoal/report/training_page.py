@@ -177,7 +177,8 @@ def _has_values(config: Config) -> bool:
 def _describe_goal_rule(source: TrainingSource) -> tuple[str, ...]:
     """Return the last L, share of candidates with D <= L, and E, if the goal rule uses them."""
     config, points = source.record.configs[0], [curve[-1] for curve in source.record.learning_curves]
-    if not _has_values(config) or not all("reachable" in point and "error" in point for point in points):
+    # a rule without D and E, as that of plain HER, has no L
+    if not all({"radius", "reachable", "error"} <= point.keys() for point in points):
         return ()
     share, E = (statistics.fmean(point[name] for point in points) for name in ("reachable", "error"))
     L = points[0]["radius"]
