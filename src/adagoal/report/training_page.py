@@ -236,6 +236,7 @@ def settings_panel(source: TrainingSource) -> PanelContent:
     values = source.record.configs[0].to_json() | {"method": source.record.data["method"]}
     notes = {
         "radius": "L: the goal rule prefers goals with D ≤ L, that is, at most this many steps away",
+        "radius_ramp": "steps of a linear growth of L; None: L grows while goals are reached",
     }
     return PanelContent(html=render_macro("shared.html", "settings", "Settings of the first run", values, notes))
 
