@@ -63,7 +63,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--steps", type=int, default=120_000)
     parser.add_argument("--minutes", type=float, default=math.inf)
-    parser.add_argument("--workers", type=int, default=0)
+    parser.add_argument("--workers", type=int)
     parser.add_argument("--out", type=Path, required=True)
     options = parser.parse_args()
 

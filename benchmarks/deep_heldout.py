@@ -92,16 +92,21 @@ def plot(files: list[dict[str, Any]], path: Path) -> None:
 
     figure = Figure(figsize=(7, 4.0), layout="constrained")
     axes = figure.subplots()
-    for (name, runs), colour in zip(groups(files).items(), COLOURS, strict=False):
+    found = groups(files)
+    # the legend names only what differs
+    shared = set.intersection(*(set(name.split()) for name in found)) if len(found) > 1 else set()
+    for (name, runs), colour in zip(found.items(), COLOURS, strict=False):
         tests = list(zip(*(run["curve"] for run in runs), strict=True))
         steps = [points[0]["steps"] / 1000 for points in tests]
         middle, low, high = zip(*(interquartile([p["success"] for p in points]) for points in tests), strict=True)
+        label = " ".join(word for word in name.split() if word not in shared)
         axes.fill_between(steps, low, high, color=colour, alpha=0.2, linewidth=0)
-        axes.plot(steps, middle, color=colour, marker="o", markersize=3, label=f"{name}, {len(runs)} seeds")
+        axes.plot(steps, middle, color=colour, marker="o", markersize=3, label=f"{label}, {len(runs)} seeds")
     axes.axhline(0.9, color="#999999", linewidth=0.8, linestyle=":")
     axes.set(xlabel="thousand environment steps", ylabel="success at the last step", ylim=(0, 1.02))
     axes.spines[["top", "right"]].set_visible(False)
-    figure.legend(frameon=False, loc="outside upper left", fontsize=8)
+    axes.set_title(" ".join(word for word in name.split() if word in shared), loc="left", fontsize=9)
+    figure.legend(frameon=False, loc="outside right upper", fontsize=8)
     figure.savefig(path, dpi=150)
 
 
@@ -140,7 +145,7 @@ def main() -> None:
     parser.add_argument("--env", default="FetchPush-v4")
     parser.add_argument("--scale", type=int, default=10, help="0: the environment's own goals.")
     parser.add_argument("--rule", default="adagoal-proportional")
-    parser.add_argument("--settings", default="contact")
+    parser.add_argument("--settings", default="defaults")
     parser.add_argument("--seeds", type=seeds, default=range(8000, 8010))
     parser.add_argument("--steps", type=int, default=144_000)
     parser.add_argument("--radius-ramp", type=int)
@@ -148,7 +153,7 @@ def main() -> None:
     parser.add_argument(
         "--minutes", type=float, default=float("inf"), help="End after so long; what was tested until then is kept."
     )
-    parser.add_argument("--workers", type=int, default=0)
+    parser.add_argument("--workers", type=int)
     parser.add_argument("--out", type=Path)
     parser.add_argument("--keep", type=Path, help="Folder for the policies.")
     parser.add_argument("--choose", type=Path)
