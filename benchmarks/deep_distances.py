@@ -27,6 +27,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 from scipy.spatial import KDTree
 from scipy.stats import rankdata, spearmanr
 
@@ -47,11 +48,18 @@ CANDIDATES: dict[str, dict[str, Any]] = {
     "classification": {"bins": 51},
     "goals of the space": {"space": 0.2},
     "pessimistic start": {"start": 1.0},
+    "quasimetric": {"embed": "quasimetric"},
+    "contrastive": {"embed": "contrastive"},
 }
 """own: an independent batch for every critic. prior: a fixed random network is added to each critic, times this share
 of the range of values. bins: critics classify the cost, with a cross-entropy to the two bins around the target. space:
 share of the batch whose goals are drawn from the training space, whether or not anything was achieved there. start: the
-critics begin at this share of the largest cost, so a goal is far until data say otherwise."""
+critics begin at this share of the largest cost, so a goal is far until data say otherwise. embed: D is a distance
+between an embedding of (observation, action) and one of the goal. It is learnt by fitted Q evaluation, as a metric
+residual network (Liu et al. 2023), which obeys the triangle inequality; or by InfoNCE in both directions with goals
+achieved later, at a geometric time, of which minus the logarithm is D (contrastive successor distances, Myers et al.
+2024). The latter describes the data, not the policy."""
+EMBEDDING = 64
 ENVS = 25
 UPDATES_PER_CALL = 500
 
@@ -126,7 +134,7 @@ def variants(name: str, costs: Any, far: Any, played: Played, config: Config, ex
 
 def refit(
     config: Config, state: Any, sizes: Any, space_goals: Any, x: Any, updates: int, *, own: bool = False,
-    prior: float = 0.0, bins: int = 0, space: float = 0.0, start: float = 0.0, seed: int = 0,
+    prior: float = 0.0, bins: int = 0, space: float = 0.0, start: float = 0.0, embed: str = "", seed: int = 0,
 ) -> tuple[Any, Any]:  # fmt: skip
     """Fit critics to the replay of a run; returns costs ``[J, n]`` at inputs ``x`` and the spread of the classes."""
     replay, normalisers, actor = state.replay, state.normalisers, state.nets.actor.online
@@ -137,6 +145,11 @@ def refit(
     widths = (*widths[:-1], bins or 1)
     rng = np.random.default_rng(seed)
     critics = jax.tree.map(jnp.asarray, networks.init_network(config, rng, widths, (J,)))
+    if embed:
+        ends = sizes.observation + sizes.action, sizes.goal
+        nets = [networks.init_layers(rng, (end, *config.hidden, EMBEDDING), (J,)) for end in ends]
+        online = jax.tree.map(jnp.asarray, nets)
+        critics = networks.NetworkState(online, online, jax.vmap(optax.adam(config.learning_rate).init)(online))
     if start:
         layers = [*critics.online[:-1], (critics.online[-1][0], critics.online[-1][1] - start * top)]
         critics = critics._replace(online=layers, target=layers)
@@ -145,7 +158,24 @@ def refit(
     centres = jnp.linspace(-top, 0.0, bins or 2)
     activation = functools.partial(value_formulas.layer_norm_relu, xp=jnp)
 
+    def embeddings(layers: Any, obs_goal: Any, action: Any) -> tuple[Any, Any]:
+        observation, goal = jnp.split(obs_goal, [sizes.observation], -1)
+        inputs = jnp.concatenate([observation, action], -1), goal
+        own, other = (value_formulas.forward_mlp(net, x, activation) for net, x in zip(layers, inputs, strict=True))
+        return own, other
+
+    def length(difference: Any) -> Any:
+        return jnp.sqrt((difference**2).sum(-1) + 1e-8)
+
     def outputs(layers: Any, prior_layers: Any, obs_goal: Any, action: Any) -> Any:
+        if embed:
+            own, other = embeddings(layers, obs_goal, action)
+            if embed == "quasimetric":
+                half = EMBEDDING // 2
+                steps = jax.nn.relu(own - other)[..., :half].max(-1) + length((own - other)[..., half:])
+            else:
+                steps = -length(own - other) / jnp.log(config.gamma)
+            return -top * (1.0 - config.gamma**steps)
         inputs = jnp.concatenate([obs_goal, action], -1)
         out = value_formulas.forward_mlp(layers, inputs, activation)
         if prior:
@@ -162,9 +192,14 @@ def refit(
         contact = (jax.random.uniform(keys[0], (B,)) < config.contact) & (n_moved > 0)
         episode = jnp.where(contact, order[below(keys[1], jnp.maximum(n_moved, 1))], below(keys[2], held))
         t = below(keys[3], replay.length[episode])
-        later = t + 1 + below(keys[4], replay.length[episode] - t)
+        after = replay.length[episode] - t
+        later = t + 1 + below(keys[4], after)
+        if embed == "contrastive":
+            geometric = jnp.log(jax.random.uniform(keys[7], (B,), minval=1e-9)) / jnp.log(config.gamma)
+            later = t + 1 + jnp.minimum(geometric.astype(int), after - 1)
         kind = jax.random.uniform(keys[5], (B,))
-        goal = jnp.where((kind < config.relabel)[:, None], replay.achieved[episode, later], replay.goal[episode])
+        hindsight = kind < (1.0 if embed == "contrastive" else config.relabel)
+        goal = jnp.where(hindsight[:, None], replay.achieved[episode, later], replay.goal[episode])
         goal = jnp.where((kind < space)[:, None], space_goals[below(keys[6], len(space_goals))], goal)
         reward = -(jnp.linalg.norm(replay.achieved[episode, t + 1] - goal, axis=-1) > sizes.success).astype(float)
         terminal = replay.terminated[episode] & (t + 1 == replay.length[episode])
@@ -172,6 +207,11 @@ def refit(
         return networks.TransitionBatch(now, replay.action[episode, t], following, reward, terminal)
 
     def loss(layers: Any, prior_layers: Any, batch: Any, y: Any) -> Any:
+        if embed == "contrastive":
+            own, other = embeddings(layers, batch.obs_goal, batch.action)
+            squares = (own**2).sum(-1)[:, None] + (other**2).sum(-1) - 2.0 * own @ other.T
+            energy = -jnp.sqrt(jnp.maximum(squares, 0.0) + 1e-8)
+            return -sum(jnp.diagonal(jax.nn.log_softmax(energy, axis)).mean() for axis in (0, 1))
         out = outputs(layers, prior_layers, batch.obs_goal, batch.action)
         if not bins:
             return jnp.mean((out - y) ** 2)
