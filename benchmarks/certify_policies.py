@@ -200,7 +200,7 @@ def count_wrong(name: str, runs: int) -> dict[str, Any]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0] if __doc__ else "")
-    parser.add_argument("--runs", type=int, default=1000)
+    parser.add_argument("--runs", type=int, default=100)
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     rows = []

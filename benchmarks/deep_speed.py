@@ -106,7 +106,7 @@ def rollouts(options: argparse.Namespace) -> dict[str, Any]:
 
     cycles = options.cycles
     run, fleet, starts = training(**RECIPES["light"])
-    goals, _ = run.goal_selector.choose_goals(run.train_state, starts, 0)
+    goals, _ = run.goal_selector.choose_goals(run.train_state, starts, 0, run.history.next_radii())
     actors, none = run.current_actors(), np.zeros((0, *goals.shape))
     found = {}
     clock = Clock([worker.process.pid for worker in fleet.workers])

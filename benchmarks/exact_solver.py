@@ -31,9 +31,9 @@ from adagoal.envs import toy_models
 from adagoal.envs.model import TabularMDP, model_from_rows
 from adagoal.exact import solver
 from adagoal.exact.audit import audit_policies
-from experiments import exact_policies
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
+from experiments import exact_policies
 from experiments.exact_policies import optimal_policy, reachable_set
 
 Floats = NDArray[np.float64]
