@@ -34,7 +34,7 @@ help:
 	@echo "make check-sb3   goal rules in Stable-Baselines3, in a separate environment (PyTorch)"
 	@echo "make check-panda training in panda-gym, in a separate environment (Python 3.11; part of check-slow)"
 	@echo "make check-gallery  the examples of docs/gallery.md, in a separate environment"
-	@echo "make bench       benchmarks of the solver and the planner"
+	@echo "make bench       benchmarks of the solver and the planner (8 minutes)"
 	@echo "make clean       remove the environment, caches and build outputs (not runs/)"
 
 $(VENV)/stamp-python:
