@@ -55,10 +55,10 @@ CANDIDATES: dict[str, dict[str, Any]] = {
 of the range of values. bins: critics classify the cost, with a cross-entropy to the two bins around the target. space:
 share of the batch whose goals are drawn from the training space, whether or not anything was achieved there. start: the
 critics begin at this share of the largest cost, so a goal is far until data say otherwise. embed: D is a distance
-between an embedding of (observation, action) and one of the goal. It is learnt by fitted Q evaluation, as a metric
-residual network (Liu et al. 2023), which obeys the triangle inequality; or by InfoNCE in both directions with goals
-achieved later, at a geometric time, of which minus the logarithm is D (contrastive successor distances, Myers et al.
-2024). The latter describes the data, not the policy."""
+between an embedding of (observation, action) and one of the goal. The quasimetric is a metric residual network (Liu et
+al. 2023), which obeys the triangle inequality, and is learnt by fitted Q evaluation. The contrastive distance is learnt
+by InfoNCE in both directions, with goals achieved at a geometric time later; over -log gamma it is D (contrastive
+successor distances, Myers et al. 2024). It describes the data, not the policy."""
 EMBEDDING = 64
 ENVS = 25
 UPDATES_PER_CALL = 500

@@ -177,6 +177,8 @@ def main() -> None:
     if options.choose is not None:
         print(choose(read_json(options.choose)))
         return
+    if options.out is None:
+        parser.error("--out FILE.json is missing: the results go there")
     from adagoal import train
     from adagoal.deep import Config
     from adagoal.deep.training_history import TrainingHistory
