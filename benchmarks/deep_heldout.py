@@ -5,6 +5,8 @@
         --seeds 100-101 --steps 160000 --out CHOICE.json                            # which settings suit a rule?
     python benchmarks/deep_heldout.py --env FetchSlide-v4 --scale 0 --rule adagoal-proportional,unigoal \\
         --settings defaults --seeds 9000-9002 --steps 400000 --out FILE.json        # another environment, two rules
+    python benchmarks/deep_heldout.py --env AntMaze_UMaze-v5 --scale 0 --minutes 9 --run FOLDER --out FILE.json \\
+        --shared '{"gamma": 0.99}'                # settings of all runs; the same command goes on with the run in FOLDER
     python benchmarks/deep_heldout.py --choose CHOICE.json                          # the best of them, for each rule
     python benchmarks/deep_heldout.py --table FILE.json [FILE.json ...]             # only print the table
     python benchmarks/deep_heldout.py --table FILE.json [FILE.json ...] --plot FILE.png
@@ -18,6 +20,7 @@ Agarwal et al. 2021). docs/data/deep-plan.json says which runs were planned, and
 from __future__ import annotations
 
 import argparse
+import json
 from pathlib import Path
 from typing import Any
 
@@ -146,6 +149,7 @@ def main() -> None:
     parser.add_argument("--scale", type=int, default=10, help="0: the environment's own goals.")
     parser.add_argument("--rule", default="adagoal-proportional")
     parser.add_argument("--settings", default="defaults")
+    parser.add_argument("--shared", type=json.loads, default={}, help="Settings of all runs, as JSON.")
     parser.add_argument("--seeds", type=seeds, default=range(8000, 8010))
     parser.add_argument("--steps", type=int, default=144_000)
     parser.add_argument("--radius-ramp", type=int)
@@ -155,7 +159,7 @@ def main() -> None:
     )
     parser.add_argument("--workers", type=int)
     parser.add_argument("--out", type=Path)
-    parser.add_argument("--keep", type=Path, help="Folder for the policies.")
+    parser.add_argument("--run", type=Path, help="Run folder with the policies; an interrupted run there goes on.")
     parser.add_argument("--choose", type=Path)
     parser.add_argument("--table", type=Path, nargs="+")
     parser.add_argument("--each", type=Path)
@@ -179,7 +183,7 @@ def main() -> None:
         return
     if options.out is None:
         parser.error("--out FILE.json is missing: the results go there")
-    from adagoal import train
+    from adagoal import resume, train
     from adagoal.deep import Config
     from adagoal.deep.training_history import TrainingHistory
     from adagoal.runs import train_result
@@ -187,7 +191,7 @@ def main() -> None:
 
     shared = {"steps": options.steps, "train_goals": f"scale={options.scale}" if options.scale else "env"}
     shared |= {"eval_every": options.eval_every, "eval_episodes": 48, "buffer": min(options.steps, 1_000_000)}
-    shared |= {"radius_ramp": options.radius_ramp}
+    shared |= {"radius_ramp": options.radius_ramp, **options.shared}
     configs = [
         Config(options.env, seed=seed, goal_rule=rule, **shared, **SETTINGS[name])
         for name in options.settings.split(",")
@@ -201,11 +205,13 @@ def main() -> None:
             if "success" in history.rows[-1]:
                 write_json(options.out, train_result.training_to_json(Status.INTERRUPTED, history))
 
-        trained = train(configs, workers=options.workers, observe=observe, minutes=options.minutes)
+        limits = {"workers": options.workers, "observe": observe, "minutes": options.minutes}
+        if options.run is not None and options.run.exists():
+            trained = resume(options.run, **limits)
+        else:
+            trained = train(configs, out=options.run, **limits)
     data = train_result.training_to_json(trained.status, trained.history)
     write_json(options.out, data)
-    if options.keep is not None:
-        trained.save(options.keep)
     print(table([data]))
 
 

@@ -17,7 +17,7 @@ COMMANDS = [
     "deep_ablation.py --group members --seeds 1 --steps 800 --out OUT.json",
     "deep_certify.py --runs 2 --out OUT.json",
     "deep_contact.py --works 0.5",
-    "deep_heldout.py --env point-mass --scale 3 --seeds 1-2 --steps 1600 --eval-every 1 --out OUT.json --keep OUT",
+    "deep_heldout.py --env point-mass --scale 3 --seeds 1-2 --steps 1600 --eval-every 1 --out OUT.json --run OUT",
     "deep_speed.py adagoal --updates 2 --cycles 2",
     "deep_speed.py arithmetic",
     "deep_speed.py learner --updates 20 --batch 64 --cycles 2",
