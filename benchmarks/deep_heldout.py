@@ -6,7 +6,7 @@
     python benchmarks/deep_heldout.py --env FetchSlide-v4 --scale 0 --rule adagoal-proportional,unigoal \\
         --settings defaults --seeds 9000-9002 --steps 400000 --out FILE.json        # another environment, two rules
     python benchmarks/deep_heldout.py --env AntMaze_UMaze-v5 --scale 0 --minutes 9 --run FOLDER --out FILE.json \\
-        --shared '{"gamma": 0.99}'                # settings of all runs; the same command goes on with the run in FOLDER
+        --shared '{"gamma": 0.99}'                       # settings of all runs; the same command resumes the run
     python benchmarks/deep_heldout.py --choose CHOICE.json                          # the best of them, for each rule
     python benchmarks/deep_heldout.py --table FILE.json [FILE.json ...]             # only print the table
     python benchmarks/deep_heldout.py --table FILE.json [FILE.json ...] --plot FILE.png
