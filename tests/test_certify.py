@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import itertools
 import json
+import linecache
+import os
 import subprocess
 import sys
 import zipfile
@@ -21,6 +24,7 @@ import adagoal
 import browser as driver
 from adagoal.certification.certificate import Certification, Verdict
 from adagoal.certification.episodes import STATE_VARIABLES, Episode, open_players
+from adagoal.certification.policies import fingerprint_function
 from adagoal.certification.value_spaces import make_value_space, parse_box
 from adagoal.cli.main import run_command_line
 from adagoal.core.errors import InputError, RunWarning, Status
@@ -202,6 +206,40 @@ def test_only_a_certificate_with_equal_settings_is_continued(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize(
+    "policy",
+    [
+        "type('Turn', (), {'__call__': lambda self, seen: 1})()",  # a class of the script
+        "lambda seen: seen in {'left', 'right', 'up', 'down', 'stay'}",
+        "functools.partial(lambda seen, names: 1, names={'left', 'right', 'up', 'down', 'stay'})",
+    ],
+)
+def test_the_same_policy_is_recognised_in_another_process(policy: str) -> None:
+    code = f"import functools; from adagoal.certification.policies import find_policy as f; print(f({policy})[2])"
+    found = [
+        subprocess.run(
+            [sys.executable, "-c", code], env=os.environ | {"PYTHONHASHSEED": seed}, capture_output=True, check=True
+        ).stdout
+        for seed in ("1", "2")
+    ]
+    assert found[0] == found[1]
+
+
+@pytest.mark.parametrize("code", ["class Made:\n    size = {}\n", "def given(x):\n    return {}\n"])
+def test_code_of_a_module_counts(code: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    fingerprints = set()
+    for text in (code.format(1), code.format(20)):
+        (tmp_path / "changing_code.py").write_text(text)
+        sys.modules.pop("changing_code", None)
+        linecache.clearcache()
+        importlib.invalidate_caches()
+        module = importlib.import_module("changing_code")
+        given = getattr(module, "Made", None) or functools.partial(module.given)
+        fingerprints.add(fingerprint_function(given, "env"))
+    assert len(fingerprints) == 2
+
+
+@pytest.mark.parametrize(
     "damage", [{"round": -1}, {"rollouts": [1]}, {"open_cells": [0]}, {"decided": ["x"]}, {"successes": None}]
 )
 def test_forged_file_gives_one_line_error(tmp_path: Path, damage: dict[str, Any]) -> None:
@@ -293,6 +331,27 @@ def test_classic_control_starts_in_the_given_state(name: str) -> None:
     assert shown == pytest.approx(number, abs=1e-6)
     # the other variables keep their values from the reset
     assert len({tuple(episode.observations[0]) for episode in seen}) > (1 if len(first) > 2 else 0)
+
+
+def test_wrappers_change_the_first_observation_as_the_others() -> None:
+    def make() -> Any:
+        env = gymnasium.wrappers.TransformObservation(gymnasium.make("CartPole-v1"), lambda seen: 10 * seen, None)
+        return gymnasium.wrappers.FrameStackObservation(env, 2)
+
+    seen: list[Any] = []
+    adagoal.certify(
+        lambda observation: 0,
+        make,
+        starts={"x": (0.5, 0.5)},
+        criterion=lambda episode: not seen.append(episode.observations),
+        radius=1,
+        workers=1,
+        halvings=0,
+    )
+    first, second = seen[0]
+    assert first.shape == (2, 4)
+    assert first[1, 0] == pytest.approx(5.0)
+    assert np.array_equal(second[0], first[1])
 
 
 def test_criteria() -> None:
@@ -418,6 +477,8 @@ PENDULUM = {"env": "Pendulum-v1", "starts": {"theta": (0, 1)}, "criterion": "ret
         ({"radius": 0}, "radius: must be a whole number"),
         ({"success": 1.5}, "success: must be"),
         ({"env": goal_coins, "goals": ([0.0], [1.0])}, "goals: must have 2 numbers"),
+        ({"env": lambda: gymnasium.wrappers.FlattenObservation(goal_coins()), "goals": ([0.0, 0.0], [1.0, 1.0])},
+         "set_start: missing; goals of .*CoinEnv need names"),
     ],
 )  # fmt: skip
 def test_bad_input_gives_one_line_error(given: dict[str, Any], words: str, tmp_path: Path) -> None:
@@ -432,6 +493,8 @@ def test_verdicts_cannot_be_asked_for_outside_of_the_cells() -> None:
     found.cell({"x": 1.0, "y": -1.0})
     with pytest.raises(InputError, match=r"^start: .* lies outside of all cells, from \[-1.0, -1.0\] to \[1.0, 1.0\]$"):
         found.cell({"x": 1.1, "y": 0.0})
+    with pytest.raises(InputError, match=r"^start: must be 2 finite numbers, got 'left'$"):
+        found.cell("left")  # type: ignore[arg-type]
     with pytest.raises(InputError, match=r"^verdict: must be one of certified, refuted, open, got 'certifed'$"):
         found.share("certifed")
 

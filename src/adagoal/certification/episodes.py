@@ -164,15 +164,24 @@ def _set_goal(env: Any, seed: int, value: Any, set_goal: Callable[[Any], None]) 
 
 def _set_state_variables(env: Any, seed: int, value: Any) -> Any:
     core = env.unwrapped
-    _reset(env, seed)
     variables = STATE_VARIABLES[type(core).__name__]
-    state = np.array(core.state)
-    for name, number in value.items():
-        state[variables.index(name)] = number
-    core.state = state
-    # Pendulum and Acrobot observe sines and cosines of their state; the others observe the state itself.
-    observe = getattr(core, "_get_obs", None) or getattr(core, "_get_ob", None)
-    return state.astype(np.float32) if observe is None else observe()
+
+    def reset(*, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        _, info = type(core).reset(core, seed=seed, options=options)
+        state = np.array(core.state)
+        for name, number in value.items():
+            state[variables.index(name)] = number
+        core.state = state
+        # Pendulum and Acrobot observe sines and cosines of their state; the others observe the state itself.
+        observe = getattr(core, "_get_obs", None) or getattr(core, "_get_ob", None)
+        return state.astype(np.float32) if observe is None else observe(), info
+
+    # within the reset, so wrappers change the first observation as they change the others
+    core.reset = reset
+    try:
+        return _reset(env, seed)
+    finally:
+        del core.reset
 
 
 def _check_options_matter(env: Any, probes: Sequence[dict[str, float]], task: EpisodeTask) -> None:
@@ -217,7 +226,8 @@ class EpisodeTask:
         if self.set_start is not None:
             return self._set_by_function
         is_goal, names, argument = self.subject == "goal", self.space.names, f"{self.subject}s"
-        set_goal = self.find_goal_setter(env) if is_goal and self.find_goal_setter else None
+        shows_goal = "desired_goal" in getattr(env.observation_space, "spaces", ())
+        set_goal = self.find_goal_setter(env) if is_goal and shows_goal and self.find_goal_setter else None
         if set_goal is not None:
             return functools.partial(_set_goal, set_goal=set_goal)
         if names is None:
