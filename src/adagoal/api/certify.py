@@ -284,8 +284,6 @@ def _trained_problem(
     seed: int,
     workers: int,
 ) -> _Problem:
-    if claim.radius is None:
-        raise InputError("missing; give the steps within which a goal must be reached", "radius")
     # After the checks, so a wrong argument is reported without waiting for JAX.
     require_deep_extra()
     from adagoal.deep.policy_evaluation import prepare_certification
@@ -293,7 +291,8 @@ def _trained_problem(
 
     policy, horizon, space, source, about = _load_trained_policy(training, run, env, trust)
     space = test_goals or space
-    sample, make = prepare_certification(policy, source, horizon, space, claim.radius, seed)
+    sample, make, radius = prepare_certification(policy, source, horizon, space, claim.radius, seed)
+    claim = dataclasses.replace(claim, radius=radius)
 
     @contextmanager
     def open_play() -> Iterator[PlayFunction]:
