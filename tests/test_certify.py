@@ -566,6 +566,31 @@ def test_workers_do_not_draw_the_same_numbers_after_a_script_that_seeds(
     assert not np.intersect1d(first, second).size
 
 
+class RelativeGoalEnv(GoalCoinEnv):
+    """Observes where the goal is; the policy must go there with every action."""
+
+    action_space = spaces.Box(-2.0, 2.0, (2,), np.float64)
+
+    def observe(self) -> Any:
+        return super().observe() | {"observation": self.place.copy()}
+
+    def step(self, action: Any) -> Any:
+        info = {"is_success": bool(np.allclose(action, self.place))}
+        return self.observe(), 0.0, False, False, info
+
+
+def test_an_observation_that_shows_another_goal_first_is_refused() -> None:
+    def put(env: Any, goal: Any) -> Any:
+        env.unwrapped.set_goal(goal)
+        return env.unwrapped.observe()
+
+    given = {"env": RelativeGoalEnv, "goals": ([-1.0, -1.0], [1.0, 1.0]), "radius": 1}
+    go = lambda seen: seen["observation"]  # noqa: E731
+    with pytest.raises(InputError, match=r"^set_start: missing; the observation depends on the goal"):
+        certified(go, **given)
+    assert certified(go, set_start=put, **given).status is Status.CERTIFIED
+
+
 class ReusedArrayEnv(gymnasium.Env[Any, Any]):
     """Returns the same array in every step, and counts in it."""
 

@@ -196,6 +196,18 @@ def _check_options_matter(env: Any, probes: Sequence[dict[str, float]], task: Ep
             raise InputError(text, f"{task.subject}s")
 
 
+def _check_observation_lacks_goal(env: Any, start: StartSetter, probes: Sequence[Any]) -> None:
+    """Raise an InputError if the observation depends on the goal: the first one would be about another goal."""
+    action, seen = env.action_space.sample(), []
+    for probe in (probes[0], probes[1], probes[0]):
+        start(env, 0, probe)
+        seen.append(copy.deepcopy(env.step(action)[0].get("observation")))
+    # a step that differs for the same goal says nothing
+    if data_equivalence(seen[0], seen[2]) and not data_equivalence(seen[0], seen[1]):
+        text = "missing; the observation depends on the goal, so give a function that sets it and returns the first one"
+        raise InputError(text, "set_start")
+
+
 def _flatten(observation: Any) -> Floats:
     parts = list(observation.values()) if isinstance(observation, dict) else [observation]
     return np.concatenate([np.asarray(part, np.float64).ravel() for part in parts])
@@ -229,7 +241,10 @@ class EpisodeTask:
         shows_goal = "desired_goal" in getattr(env.observation_space, "spaces", ())
         set_goal = self.find_goal_setter(env) if is_goal and shows_goal and self.find_goal_setter else None
         if set_goal is not None:
-            return functools.partial(_set_goal, set_goal=set_goal)
+            start = functools.partial(_set_goal, set_goal=set_goal)
+            if probes:
+                _check_observation_lacks_goal(env, start, probes)
+            return start
         if names is None:
             text = (
                 f"missing; {argument} of {self.env_name} need names of reset options, or set_start(env, {self.subject})"
