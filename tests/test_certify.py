@@ -439,6 +439,10 @@ PENDULUM = {"env": "Pendulum-v1", "starts": {"theta": (0, 1)}, "criterion": "ret
         ({"policy": lambda observation: [np.nan], **PENDULUM}, r"policy: must return an action of Box.*, got \[nan\]"),
         ({"policy": lambda observation: [[1], [1, 2]], **PENDULUM}, r"policy: must return an action of Box"),
         ({"policy": broken}, r"policy: the function raised RuntimeError: no \(test_certify.py, line \d+\)$"),
+        ({"policy": lambda observation: sys.exit(1)}, "policy: the function raised SystemExit: 1"),
+        ({"criterion": lambda episode: sys.exit(1)}, "criterion: the function raised SystemExit: 1"),
+        ({"set_start": lambda env, start: sys.exit(1)}, "set_start: the function raised SystemExit: 1"),
+        ({"starts": lambda rng: sys.exit(1)}, "starts: the function raised SystemExit: 1"),
         ({"policy": 3}, "policy: must be a function of the observation"),
         ({"policy": "missing.zip"}, "policy: missing.zip cannot be read"),
         ({"policy": "no_such_module:f"}, "policy: no_such_module:f cannot be imported"),
@@ -622,6 +626,17 @@ def test_episodes_remember_what_was_seen_and_done() -> None:
 
     found = certified(in_place, ReusedArrayEnv, starts={"x": (0.0, 1.0)}, radius=3, criterion=is_true, halvings=0)
     assert found.status is Status.CERTIFIED
+
+
+class NoOptionsEnv(CoinEnv):
+    """Its reset takes no options."""
+
+    def reset(self, *, seed: int | None = None) -> Any:  # type: ignore[override]
+        return super().reset(seed=seed)
+
+
+def test_a_reset_without_options_is_enough_for_set_start() -> None:
+    assert certified(env=lambda: NoOptionsEnv(easy_left), set_start=put_coin).status is Status.DECIDED
 
 
 def test_changed_attributes_of_an_environment_object_count() -> None:

@@ -135,7 +135,7 @@ def _judge_by_function(function: Callable[[Episode], Any]) -> Judge:
             return None
         try:
             found = function(episode)
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise EnvironmentFailure(f"the function raised {describe_user_exception(error)}", "criterion") from error
         if not isinstance(found, bool | np.bool_):
             raise InputError(f"the function must return True or False, got {repr(found)[:60]}", "criterion")
@@ -144,9 +144,9 @@ def _judge_by_function(function: Callable[[Episode], Any]) -> Judge:
     return judge
 
 
-def _reset(env: Any, seed: int, options: dict[str, float] | None = None) -> Any:
-    """Return the first observation of an episode."""
-    return env.reset(seed=seed, options=options)[0]
+def _reset(env: Any, seed: int, **options: Any) -> Any:
+    """Return the first observation of an episode; without options, which not every reset takes."""
+    return env.reset(seed=seed, **options)[0]
 
 
 def _set_goal(env: Any, seed: int, value: Any, set_goal: Callable[[Any], None]) -> Any:
@@ -188,10 +188,10 @@ def _check_options_matter(env: Any, probes: Sequence[dict[str, float]], task: Ep
     """Raise an InputError if the environment ignores an option: a certificate would then vary nothing."""
     first, last = probes
     # twice: the first reset of an environment may differ from the later ones
-    _, before = (_flatten(_reset(env, 0, first)) for _ in range(2))
+    _, before = (_flatten(_reset(env, 0, options=first)) for _ in range(2))
     # an option that does not vary cannot be tried: its number may be the default
     for name in (each for each in first if first[each] != last[each]):
-        if np.array_equal(before, _flatten(_reset(env, 0, first | {name: last[name]}))):
+        if np.array_equal(before, _flatten(_reset(env, 0, options=first | {name: last[name]}))):
             text = f"{task.env_name} ignores the reset option {name}; give set_start(env, {task.subject})"
             raise InputError(text, f"{task.subject}s")
 
@@ -260,14 +260,14 @@ class EpisodeTask:
             return _set_state_variables
         if probes:
             _check_options_matter(env, probes, self)
-        return lambda env, seed, value: _reset(env, seed, dict(value))
+        return lambda env, seed, value: _reset(env, seed, options=dict(value))
 
     def _set_by_function(self, env: Any, seed: int, value: Any) -> Any:
         assert self.set_start is not None
         first = _reset(env, seed)
         try:
             observation = self.set_start(env, value)
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise EnvironmentFailure(f"the function raised {describe_user_exception(error)}", "set_start") from error
         if isinstance(observation, tuple) and not isinstance(first, tuple):
             raise InputError(f"must return the observation alone, or None, got {len(observation)} values", "set_start")

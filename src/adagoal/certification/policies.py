@@ -98,7 +98,7 @@ class _FunctionPolicy:
     def __call__(self, observations: Sequence[Any], generators: Sequence[np.random.Generator]) -> Sequence[Any]:
         try:
             return [self._call(*pair) for pair in zip(observations, generators, strict=True)]
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise EnvironmentFailure(f"the function raised {describe_user_exception(error)}", "policy") from error
 
     def _call(self, observation: Any, rng: np.random.Generator) -> Any:

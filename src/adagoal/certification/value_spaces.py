@@ -208,7 +208,7 @@ def _make_sampled(argument: str, function: Any) -> ValueSpace:
     def call(rng: np.random.Generator) -> Any:
         try:
             return function(rng)
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise EnvironmentFailure(f"the function raised {describe_user_exception(error)}", argument) from error
 
     names = _names_of(call(np.random.default_rng(0)))
