@@ -199,6 +199,14 @@ def test_only_a_certificate_with_equal_settings_is_continued(tmp_path: Path) -> 
         for function, is_continued in ((functions[0], True), (functions[1], False)):
             certified(**{name: function}, out=folder, observe=lambda cells, rollouts: bool(seen.append(rollouts)))
             assert (seen.pop() > 0) is is_continued, name
+    # and so is an environment object with other attributes
+    for width, is_continued in ((1.0, False), (1.0, True), (2.0, False)):
+        env = CoinEnv(easy_left)
+        env.place = np.full(2, width)
+        played = {"env": env, "out": tmp_path / "object"}
+        certified(**played, observe=lambda cells, rollouts: bool(seen.append(rollouts)) or rollouts < 100)
+        assert (seen[0] > 0) is is_continued
+        seen.clear()
     more = certified(out=tmp_path, rollouts=stopped.rollouts + 200)
     assert more.status is Status.BUDGET
     certified(out=tmp_path, observe=lambda cells, rollouts: bool(seen.append(rollouts)))

@@ -236,11 +236,12 @@ def _policy_problem(
 
 
 def _hash_code(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return an entry of a certificate that changes with the code of these functions.
+    """Return an entry of a certificate that changes with the code of these functions, and with an environment object.
 
     Their names do not, and a certification that is continued must not count rollouts of other code.
     """
-    hashes = [name + fingerprint_function(each, name) for name, each in given.items() if callable(each)]
+    objects = {name: each for name, each in given.items() if callable(each) or isinstance(each, gymnasium.Env)}
+    hashes = [name + fingerprint_function(each, name) for name, each in objects.items()]
     return {"code": hashlib.sha256("".join(hashes).encode()).hexdigest()} if hashes else {}
 
 
