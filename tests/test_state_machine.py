@@ -195,6 +195,15 @@ def test_scripts_fail_if_another_exception_is_raised(tmp_path: Path) -> None:
     assert "1 passed" in replay(named, tmp_path, folder).stdout
 
 
+class Waiting:
+    """Calls of its methods do nothing by themselves."""
+
+    async def later(self) -> None: ...
+
+    def parts(self) -> Any:
+        yield 1
+
+
 class Parcel:
     """Remembers what it was given last."""
 
@@ -414,6 +423,11 @@ def test_invalid_keys_are_refused(value: Any, message: str) -> None:
         ((Gate, {"up": [(1, 2)]}), r"actions: up\(1, 2\) does not fit up\(steps: 'int' = 1\).*: too many positional"),
         ((Gate, {shut_at_three: [1]}), r"actions: shut_at_three\(1\) does not fit shut_at_three\(gate"),
         ((Gate, ["down"]), "actions: a Gate has no method 'down'"),
+        (
+            (Waiting, ["later"]),
+            "actions: a call of later runs none of its code, because it is async or a generator; give",
+        ),
+        ((Waiting, ["parts"]), "actions: a call of parts runs none of its code"),
         ((Gate, [3]), "actions: must be names of methods, or functions of the object; got 3"),
         ((Gate, ["up"], 3), "state: must be a function of the object that returns a key, got 3"),
         ((Gate, ["up"], lambda gate: gate.none), r"state: the function raised AttributeError.*\(test_state_mach"),

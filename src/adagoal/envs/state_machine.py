@@ -179,6 +179,14 @@ class StateMachineEnv(gymnasium.Env[Any, np.int64]):
         # Here, since in a call a missing name or argument would count as a crash of the system.
         for call in parts.calls:
             method = getattr(self._object, call.name, None)
+            called = method if call.is_method else call.function
+            if inspect.iscoroutinefunction(called) or inspect.isgeneratorfunction(called):
+                text = (
+                    f"a call of {call.name} runs none of its code, because it is async or a generator; give a function"
+                )
+                raise InputError(
+                    f"{text} that runs it, such as lambda machine: asyncio.run(machine.{call.name}())", "actions"
+                )
             if not call.is_method:
                 _check_signature(call, call.function, self._object)
             elif callable(method):
