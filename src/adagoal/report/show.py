@@ -135,8 +135,10 @@ def show(run: Result | Certification | str | Path) -> Page:
     elif isinstance(run, Certification):
         page = certificate_page(run)
     elif not isinstance(run, str | os.PathLike):
-        text = "must be the result of explore or certify, or the folder of a run (result.save makes one), got"
-        raise InputError(f"{text} {run!r}", "run")
+        raise InputError(
+            f"must be the result of explore or certify, or the folder of a run (result.save makes one), got {run!r}",
+            "run",
+        )
     elif is_training_folder(folder := Path(run)):
         from adagoal.report.training_page import read_training_folder, training_page
 
