@@ -460,6 +460,8 @@ PENDULUM = {"env": "Pendulum-v1", "starts": {"theta": (0, 1)}, "criterion": "ret
         ({"env": "Taxi-v4" if "Taxi-v4" in gymnasium.registry else "Taxi-v3", "radius": None, "criterion": "return:0"},
          "ignores the reset option x; give set_start"),
         ({"starts": {"x": (-1, 1), "z": (-1, 1)}}, "starts: .*CoinEnv ignores the reset option z; give set_start"),
+        (CARTPOLE | {"starts": ([0.0], [1.0])}, "starts: CartPole-v1 has no variable ''; it has x, x_dot, theta"),
+        (CARTPOLE | {"starts": None, "goals": ([0.0], [1.0])}, "goals: CartPole-v1 has no goals; give starts"),
         ({"starts": [{"x": 0.0}, {"y": 1.0}]}, r"starts: must all have the entries \('x',\), got {'y': 1.0}"),
         ({"starts": [{"x": 0.0}, 3]}, r"starts: must all have the entries \('x',\), got 3"),
         ({"starts": []}, "starts: must be a box"),

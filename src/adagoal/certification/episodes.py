@@ -245,19 +245,19 @@ class EpisodeTask:
             if probes:
                 _check_observation_lacks_goal(env, start, probes)
             return start
-        if names is None:
-            text = (
-                f"missing; {argument} of {self.env_name} need names of reset options, or set_start(env, {self.subject})"
-            )
-            raise InputError(text, "set_start")
         known = STATE_VARIABLES.get(type(env.unwrapped).__name__, ())
         if known and type(env.unwrapped).__module__.startswith("gymnasium.envs.classic_control"):
-            unknown = [each for each in names if each not in known]
+            unknown = [each for each in names or ("",) if each not in known]
             if is_goal:
                 raise InputError(f"{self.env_name} has no goals; give starts", argument)
             if unknown:
                 raise InputError(f"{self.env_name} has no variable {unknown[0]!r}; it has {', '.join(known)}", argument)
             return _set_state_variables
+        if names is None:
+            text = (
+                f"missing; {argument} of {self.env_name} need names of reset options, or set_start(env, {self.subject})"
+            )
+            raise InputError(text, "set_start")
         if probes:
             _check_options_matter(env, probes, self)
         return lambda env, seed, value: _reset(env, seed, options=dict(value))
