@@ -185,6 +185,7 @@ def test_only_a_certificate_with_equal_settings_is_continued(tmp_path: Path) -> 
         {"success": 0.95},
         {"policy": lambda observation: 1},
         {"starts": {"x": (-1, 0), "y": (0, 1)}},
+        {"starts": {"x": (-1, 0), "y": (0, 1.0000001)}},
     ):
         certified(**({"out": tmp_path, "observe": lambda cells, rollouts: bool(seen.append(rollouts))} | other))
         assert seen.pop() == 0, other
