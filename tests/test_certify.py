@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import itertools
 import json
+import linecache
+import os
 import subprocess
 import sys
 import zipfile
@@ -21,6 +24,7 @@ import adagoal
 import browser as driver
 from adagoal.certification.certificate import Certification, Verdict
 from adagoal.certification.episodes import STATE_VARIABLES, Episode, open_players
+from adagoal.certification.policies import fingerprint_function
 from adagoal.certification.value_spaces import make_value_space, parse_box
 from adagoal.cli.main import run_command_line
 from adagoal.core.errors import InputError, RunWarning, Status
@@ -181,6 +185,7 @@ def test_only_a_certificate_with_equal_settings_is_continued(tmp_path: Path) -> 
         {"success": 0.95},
         {"policy": lambda observation: 1},
         {"starts": {"x": (-1, 0), "y": (0, 1)}},
+        {"starts": {"x": (-1, 0), "y": (0, 1.0000001)}},
     ):
         certified(**({"out": tmp_path, "observe": lambda cells, rollouts: bool(seen.append(rollouts))} | other))
         assert seen.pop() == 0, other
@@ -195,10 +200,52 @@ def test_only_a_certificate_with_equal_settings_is_continued(tmp_path: Path) -> 
         for function, is_continued in ((functions[0], True), (functions[1], False)):
             certified(**{name: function}, out=folder, observe=lambda cells, rollouts: bool(seen.append(rollouts)))
             assert (seen.pop() > 0) is is_continued, name
+    # and so is an environment object with other attributes
+    for width, is_continued in ((1.0, False), (1.0, True), (2.0, False)):
+        env = CoinEnv(easy_left)
+        env.place = np.full(2, width)
+        played = {"env": env, "out": tmp_path / "object"}
+        certified(**played, observe=lambda cells, rollouts: bool(seen.append(rollouts)) or rollouts < 100)
+        assert (seen[0] > 0) is is_continued
+        seen.clear()
     more = certified(out=tmp_path, rollouts=stopped.rollouts + 200)
     assert more.status is Status.BUDGET
     certified(out=tmp_path, observe=lambda cells, rollouts: bool(seen.append(rollouts)))
     assert seen == [more.rollouts]
+
+
+@pytest.mark.parametrize(
+    "policy",
+    [
+        "type('Turn', (), {'__call__': lambda self, seen: 1})()",  # a class of the script
+        "lambda seen: seen in {'left', 'right', 'up', 'down', 'stay'}",
+        "functools.partial(lambda seen, names: 1, names={'left', 'right', 'up', 'down', 'stay'})",
+    ],
+)
+def test_the_same_policy_is_recognised_in_another_process(policy: str) -> None:
+    code = f"import functools; from adagoal.certification.policies import find_policy as f; print(f({policy})[2])"
+    found = [
+        subprocess.run(
+            [sys.executable, "-c", code], env=os.environ | {"PYTHONHASHSEED": seed}, capture_output=True, check=True
+        ).stdout
+        for seed in ("1", "2")
+    ]
+    assert found[0] == found[1]
+
+
+@pytest.mark.parametrize("code", ["class Made:\n    size = {}\n", "def given(x):\n    return {}\n"])
+def test_code_of_a_module_counts(code: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    fingerprints = set()
+    for text in (code.format(1), code.format(20)):
+        (tmp_path / "changing_code.py").write_text(text)
+        sys.modules.pop("changing_code", None)
+        linecache.clearcache()
+        importlib.invalidate_caches()
+        module = importlib.import_module("changing_code")
+        given = getattr(module, "Made", None) or functools.partial(module.given)
+        fingerprints.add(fingerprint_function(given, "env"))
+    assert len(fingerprints) == 2
 
 
 @pytest.mark.parametrize(
@@ -295,6 +342,27 @@ def test_classic_control_starts_in_the_given_state(name: str) -> None:
     assert len({tuple(episode.observations[0]) for episode in seen}) > (1 if len(first) > 2 else 0)
 
 
+def test_wrappers_change_the_first_observation_as_the_others() -> None:
+    def make() -> Any:
+        env = gymnasium.wrappers.TransformObservation(gymnasium.make("CartPole-v1"), lambda seen: 10 * seen, None)
+        return gymnasium.wrappers.FrameStackObservation(env, 2)
+
+    seen: list[Any] = []
+    adagoal.certify(
+        lambda observation: 0,
+        make,
+        starts={"x": (0.5, 0.5)},
+        criterion=lambda episode: not seen.append(episode.observations),
+        radius=1,
+        workers=1,
+        halvings=0,
+    )
+    first, second = seen[0]
+    assert first.shape == (2, 4)
+    assert first[1, 0] == pytest.approx(5.0)
+    assert np.array_equal(second[0], first[1])
+
+
 def test_criteria() -> None:
     common: dict[str, Any] = {"starts": {"x": (-0.1, 0.1)}, "halvings": 0, "workers": 1}
     fall = adagoal.certify(lambda observation: 0, "CartPole-v1", criterion="survive:100", **common)
@@ -380,6 +448,10 @@ PENDULUM = {"env": "Pendulum-v1", "starts": {"theta": (0, 1)}, "criterion": "ret
         ({"policy": lambda observation: [np.nan], **PENDULUM}, r"policy: must return an action of Box.*, got \[nan\]"),
         ({"policy": lambda observation: [[1], [1, 2]], **PENDULUM}, r"policy: must return an action of Box"),
         ({"policy": broken}, r"policy: the function raised RuntimeError: no \(test_certify.py, line \d+\)$"),
+        ({"policy": lambda observation: sys.exit(1)}, "policy: the function raised SystemExit: 1"),
+        ({"criterion": lambda episode: sys.exit(1)}, "criterion: the function raised SystemExit: 1"),
+        ({"set_start": lambda env, start: sys.exit(1)}, "set_start: the function raised SystemExit: 1"),
+        ({"starts": lambda rng: sys.exit(1)}, "starts: the function raised SystemExit: 1"),
         ({"policy": 3}, "policy: must be a function of the observation"),
         ({"policy": "missing.zip"}, "policy: missing.zip cannot be read"),
         ({"policy": "no_such_module:f"}, "policy: no_such_module:f cannot be imported"),
@@ -389,6 +461,8 @@ PENDULUM = {"env": "Pendulum-v1", "starts": {"theta": (0, 1)}, "criterion": "ret
         ({"env": "Taxi-v4" if "Taxi-v4" in gymnasium.registry else "Taxi-v3", "radius": None, "criterion": "return:0"},
          "ignores the reset option x; give set_start"),
         ({"starts": {"x": (-1, 1), "z": (-1, 1)}}, "starts: .*CoinEnv ignores the reset option z; give set_start"),
+        (CARTPOLE | {"starts": ([0.0], [1.0])}, "starts: CartPole-v1 has no variable ''; it has x, x_dot, theta"),
+        (CARTPOLE | {"starts": None, "goals": ([0.0], [1.0])}, "goals: CartPole-v1 has no goals; give starts"),
         ({"starts": [{"x": 0.0}, {"y": 1.0}]}, r"starts: must all have the entries \('x',\), got {'y': 1.0}"),
         ({"starts": [{"x": 0.0}, 3]}, r"starts: must all have the entries \('x',\), got 3"),
         ({"starts": []}, "starts: must be a box"),
@@ -418,6 +492,8 @@ PENDULUM = {"env": "Pendulum-v1", "starts": {"theta": (0, 1)}, "criterion": "ret
         ({"radius": 0}, "radius: must be a whole number"),
         ({"success": 1.5}, "success: must be"),
         ({"env": goal_coins, "goals": ([0.0], [1.0])}, "goals: must have 2 numbers"),
+        ({"env": lambda: gymnasium.wrappers.FlattenObservation(goal_coins()), "goals": ([0.0, 0.0], [1.0, 1.0])},
+         "set_start: missing; goals of .*CoinEnv need names"),
     ],
 )  # fmt: skip
 def test_bad_input_gives_one_line_error(given: dict[str, Any], words: str, tmp_path: Path) -> None:
@@ -432,6 +508,8 @@ def test_verdicts_cannot_be_asked_for_outside_of_the_cells() -> None:
     found.cell({"x": 1.0, "y": -1.0})
     with pytest.raises(InputError, match=r"^start: .* lies outside of all cells, from \[-1.0, -1.0\] to \[1.0, 1.0\]$"):
         found.cell({"x": 1.1, "y": 0.0})
+    with pytest.raises(InputError, match=r"^start: must be 2 finite numbers, got 'left'$"):
+        found.cell("left")  # type: ignore[arg-type]
     with pytest.raises(InputError, match=r"^verdict: must be one of certified, refuted, open, got 'certifed'$"):
         found.share("certifed")
 
@@ -503,6 +581,31 @@ def test_workers_do_not_draw_the_same_numbers_after_a_script_that_seeds(
     assert not np.intersect1d(first, second).size
 
 
+class RelativeGoalEnv(GoalCoinEnv):
+    """Observes where the goal is; the policy must go there with every action."""
+
+    action_space = spaces.Box(-2.0, 2.0, (2,), np.float64)
+
+    def observe(self) -> Any:
+        return super().observe() | {"observation": self.place.copy()}
+
+    def step(self, action: Any) -> Any:
+        info = {"is_success": bool(np.allclose(action, self.place))}
+        return self.observe(), 0.0, False, False, info
+
+
+def test_an_observation_that_shows_another_goal_first_is_refused() -> None:
+    def put(env: Any, goal: Any) -> Any:
+        env.unwrapped.set_goal(goal)
+        return env.unwrapped.observe()
+
+    given = {"env": RelativeGoalEnv, "goals": ([-1.0, -1.0], [1.0, 1.0]), "radius": 1}
+    go = lambda seen: seen["observation"]  # noqa: E731
+    with pytest.raises(InputError, match=r"^set_start: missing; the observation depends on the goal"):
+        certified(go, **given)
+    assert certified(go, set_start=put, **given).status is Status.CERTIFIED
+
+
 class ReusedArrayEnv(gymnasium.Env[Any, Any]):
     """Returns the same array in every step, and counts in it."""
 
@@ -534,6 +637,17 @@ def test_episodes_remember_what_was_seen_and_done() -> None:
 
     found = certified(in_place, ReusedArrayEnv, starts={"x": (0.0, 1.0)}, radius=3, criterion=is_true, halvings=0)
     assert found.status is Status.CERTIFIED
+
+
+class NoOptionsEnv(CoinEnv):
+    """Its reset takes no options."""
+
+    def reset(self, *, seed: int | None = None) -> Any:  # type: ignore[override]
+        return super().reset(seed=seed)
+
+
+def test_a_reset_without_options_is_enough_for_set_start() -> None:
+    assert certified(env=lambda: NoOptionsEnv(easy_left), set_start=put_coin).status is Status.DECIDED
 
 
 def test_changed_attributes_of_an_environment_object_count() -> None:

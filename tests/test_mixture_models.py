@@ -184,6 +184,16 @@ def test_mixture_of_gymnasium_environments():
     assert adagoal.audit(result, env).ok
 
 
+def test_a_folder_does_not_return_the_result_of_another_mixture(tmp_path):
+    kernels = [toy_models.chain_model(n_states=4, slip=slip) for slip in (0.1, 0.5)]
+    given = {"radius": 4, "method": "likelihood", "out": tmp_path}
+    adagoal.explore(adagoal.mixture(kernels, theta=[0.5, 0.5]), **given)
+    with pytest.raises(InputError, match="holds a finished run with an environment object, which may differ"):
+        adagoal.explore(adagoal.mixture(kernels, theta=[0.9, 0.1]), **given)
+    with pytest.raises(InputError, match="object:mixture was an environment object of another program; pass"):
+        adagoal.resume(tmp_path)
+
+
 def test_real_environment_is_stepped_unchanged():
     """FrozenLake with success_rate = 0.5 is a mixture: 1/4 without slipping, 3/4 standard."""
     lakes = [gymnasium.make("FrozenLake-v1", is_slippery=slippery) for slippery in (True, False)]

@@ -103,7 +103,10 @@ def test_result_and_its_folder_have_the_same_page(tmp_path: Path, monkeypatch: p
 
 @pytest.mark.parametrize(
     ("run", "line"),
-    [(5, "run: must be a result, or the path of a run's folder, got 5"), ("nowhere", "nowhere")],
+    [
+        (5, r"run: must be the result of explore or certify, or the folder of a run \(.*\), got 5"),
+        ("nowhere", "nowhere"),
+    ],
 )
 def test_object_without_a_page_gives_one_line_error(run: Any, line: str) -> None:
     with pytest.raises(adagoal.InputError, match=line):

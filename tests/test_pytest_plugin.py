@@ -69,6 +69,8 @@ CASES = [
     ("reach(machine(), 'crash:ValueError')", "passed", "with pytest.raises(ValueError)"),
     ("reach(machine(), 4, within=3)", "failed", "4 cannot be reached within 3 calls: every way takes at least"),
     ("reach(machine(), 'nowhere')", "failed", "within 20 calls: no state is called so, but "),
+    ("reach(machine(), lambda n: n < 0)", "failed", "<lambda> cannot be reached within 20 calls: it holds in no state"),
+    ("explored(machine(), goals=['3'])", "failed", "Failed: goals: leave it out, because every state counts"),
     ("explored(machine(), radius=4)", "passed", "5 states within 4 calls (certified after"),
     ("explored(machine())", "failed", "crash:ValueError within 10 calls (certified after"),
     ("explored(machine(), expected=['crash:ValueError'])", "passed", "6 states within 10 calls"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import enum
 import math
 import random
@@ -194,6 +195,34 @@ def test_scripts_fail_if_another_exception_is_raised(tmp_path: Path) -> None:
     assert "1 passed" in replay(named, tmp_path, folder).stdout
 
 
+class Waiting:
+    """Calls of its methods do nothing by themselves."""
+
+    async def later(self) -> None: ...
+
+    def parts(self) -> Any:
+        yield 1
+
+
+class Parcel:
+    """Remembers what it was given last."""
+
+    def __init__(self) -> None:
+        self.given: Any = None
+
+    def put(self, value: Any) -> None:
+        self.given = value
+
+
+def test_scripts_write_arguments_of_any_simple_type(tmp_path: Path) -> None:
+    values = [datetime.date(2026, 1, 2), np.int64(3), np.float32(0.5), np.array([1, 2]), math.inf, -math.inf]
+    result = certified(adagoal.machine(Parcel, {"put": values}, deterministic=True), 2)
+    assert len(result.goals) == 1 + len(values)
+    for goal in result.goals:
+        script = result.script(goal)
+        assert "1 passed" in replay(script, tmp_path, Path(__file__).parent).stdout, script
+
+
 def test_reset_leaves_a_state_without_calls() -> None:
     env = adagoal.machine(Gate, ["up"], level_and_open, allowed=lambda gate, _: gate.level < 3, deterministic=True)
     assert len(certified(env).goals) == 4
@@ -284,13 +313,15 @@ def test_random_systems_have_the_most_likely_path_and_can_be_repeated() -> None:
     assert script.count("machine.throw()") == 2
     assert "# the system is random: this happened in 0.6" in script
     assert "from test_state_machine import Dice, place" in script
+    assert "    machine = Dice(default_rng())\n" in script
+    assert "from numpy.random import default_rng\n" in script
 
 
 def test_a_random_start() -> None:
     env = adagoal.machine(lambda rng: [0] * int(rng.integers(3)), {"append": [1], "clear": []}, len)
     result = adagoal.explore(env, 4, 2.0, start="random", goals=["3"])
     assert result.status == "certified"
-    assert "machine = make()" in result.script("3")
+    assert "machine = make(default_rng())" in result.script("3")
     assert result.script("3").count("append") in (1, 2, 3)
 
 
@@ -392,6 +423,11 @@ def test_invalid_keys_are_refused(value: Any, message: str) -> None:
         ((Gate, {"up": [(1, 2)]}), r"actions: up\(1, 2\) does not fit up\(steps: 'int' = 1\).*: too many positional"),
         ((Gate, {shut_at_three: [1]}), r"actions: shut_at_three\(1\) does not fit shut_at_three\(gate"),
         ((Gate, ["down"]), "actions: a Gate has no method 'down'"),
+        (
+            (Waiting, ["later"]),
+            "actions: a call of later runs none of its code, because it is async or a generator; give",
+        ),
+        ((Waiting, ["parts"]), "actions: a call of parts runs none of its code"),
         ((Gate, [3]), "actions: must be names of methods, or functions of the object; got 3"),
         ((Gate, ["up"], 3), "state: must be a function of the object that returns a key, got 3"),
         ((Gate, ["up"], lambda gate: gate.none), r"state: the function raised AttributeError.*\(test_state_mach"),

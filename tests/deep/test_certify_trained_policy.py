@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from gymnasium.wrappers import TimeLimit
 from small_training import load_policy
 
 import adagoal
@@ -27,6 +28,7 @@ from adagoal.core.errors import InputError, Status
 from adagoal.core.random_streams import StreamPurpose, random_stream
 from adagoal.deep.env_inspection import measure_dimensions
 from adagoal.deep.goal_envs import EnvSource, GoalEnv
+from adagoal.deep.pointmass import PointMass
 from adagoal.deep.policy_evaluation import prepare_certification
 from adagoal.report.figures import verdict_share_map
 
@@ -235,7 +237,7 @@ def test_rollouts_equal_a_manual_loop(finished: Path) -> None:
     policy, source, seed = load_policy(finished), EnvSource.from_argument("point-mass"), 3
     env = GoalEnv(source, measure_dimensions(source.make_env(), source, 0))
     goals = np.random.default_rng(0).uniform(-0.6, 0.6, (48, 2))
-    _, make = prepare_certification(policy, source, 0, "env", 25, seed)
+    _, make, _ = prepare_certification(policy, source, 0, "env", 25, seed)
     with open_players(make, 2) as reach:
         found = reach(goals, 7)
     assert 0 < found.sum() < 48
@@ -263,7 +265,6 @@ def test_rollouts_equal_a_manual_loop(finished: Path) -> None:
         (["--radius", "5", "--slack", "1e-9"], "--slack"),
         (["--radius", "5", "--halvings", "13"], "--halvings"),
         (["--radius", "5", "--run", "1"], "--run: must be a whole number in 0..0, got 1"),
-        ([], "--radius: missing"),
     ],
 )
 def test_bad_input_gives_one_line_error(
@@ -273,6 +274,18 @@ def test_bad_input_gives_one_line_error(
     error = capsys.readouterr().err
     assert words in error
     assert error.count("\n") == 1
+
+
+def test_the_radius_is_that_of_the_episodes(finished: Path) -> None:
+    assert adagoal.certify(finished, halvings=0, workers=1).claim.radius == 5
+
+    policy = load_policy(finished)
+    assert adagoal.certify(policy, PointMass, radius=3, halvings=0, workers=1).claim.radius == 3
+    with pytest.raises(InputError, match=r"^radius: .* has no time limit of its own; give 1 to"):
+        adagoal.certify(policy, PointMass)
+    # the run had five steps, but this environment ends its episodes earlier
+    with pytest.raises(InputError, match=r"^radius: must be a whole number in 1..4, the steps of an episode, got 5$"):
+        adagoal.certify(policy, lambda: TimeLimit(PointMass(), 4), radius=5)
 
 
 def test_observer_error_is_reported_as_user_error(finished: Path) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from gymnasium.wrappers import TimeLimit
 from small_training import CONFIG, SETTINGS
 
 import adagoal
@@ -17,6 +18,7 @@ from adagoal.certification.certificate import CellVerdict, Certification, Claim,
 from adagoal.cli.main import run_command_line
 from adagoal.core.errors import InputError, Status
 from adagoal.deep.env_inspection import inspect_env
+from adagoal.deep.goal_envs import EnvSource
 from adagoal.deep.pointmass import PointMass
 from adagoal.report import training_page as report
 
@@ -71,6 +73,15 @@ def test_training_in_pieces_equals_training_in_one(tmp_path: Path, monkeypatch: 
     assert ended.certificate.count("open") == 0
     train([dataclasses.replace(CONFIG)], out=tmp_path / "whole", workers=1)
     assert (tmp_path / "pieces" / "policy.npz").read_bytes() == (tmp_path / "whole" / "policy.npz").read_bytes()
+
+
+def test_a_shorter_time_limit_of_the_environment_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(certified_training, "MAX_CERTIFICATION_ATTEMPTS", 1)
+    source = EnvSource.from_argument(lambda: TimeLimit(PointMass(), 3))
+    config = dataclasses.replace(CONFIG, env=source.name)
+    ended = certified_training.train_until_certified(config, tmp_path / "run", source, workers=1)
+    assert ended.certificate is not None
+    assert ended.certificate.claim.radius == 3
 
 
 @pytest.mark.parametrize("when", ["training", "certifying", "certified"])

@@ -30,6 +30,7 @@ from adagoal.deep.config import Config
 from adagoal.deep.env_inspection import GoalSampler, inspect_env
 from adagoal.deep.goal_envs import EnvDimensions, EnvSource, GoalEnv
 from adagoal.deep.policy import GoalPolicy
+from adagoal.deep.policy_evaluation import find_episode_steps
 from adagoal.deep.training import TrainingObserver
 from adagoal.runs.job import SaveFiles, save_or_rescue
 from adagoal.runs.run_folder import RunKind, open_locked_folder
@@ -65,7 +66,7 @@ def train_until_certified(
     source = replace(source or EnvSource.from_argument(config.env), step_timeout=checked.step_timeout)
     sizes, (space,), _ = inspect_env(source, config.horizon, [("test_goals", config.test_goals)])
     config = config.resolve_for_horizon(sizes.horizon, sizes.is_fetch)
-    L = min(int(config.radius), config.horizon)
+    L = min(int(config.radius), find_episode_steps(source, sizes))
     claim: dict[str, Any] = {"radius": L, "success": success, "slack": slack}
     # Refuses a wrong claim before training starts.
     Claim(**claim, delta=delta)

@@ -236,11 +236,12 @@ def _policy_problem(
 
 
 def _hash_code(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return an entry of a certificate that changes with the code of these functions.
+    """Return an entry of a certificate that changes with the code of these functions, and with an environment object.
 
     Their names do not, and a certification that is continued must not count rollouts of other code.
     """
-    hashes = [name + fingerprint_function(each, name) for name, each in given.items() if callable(each)]
+    objects = {name: each for name, each in given.items() if callable(each) or isinstance(each, gymnasium.Env)}
+    hashes = [name + fingerprint_function(each, name) for name, each in objects.items()]
     return {"code": hashlib.sha256("".join(hashes).encode()).hexdigest()} if hashes else {}
 
 
@@ -284,8 +285,6 @@ def _trained_problem(
     seed: int,
     workers: int,
 ) -> _Problem:
-    if claim.radius is None:
-        raise InputError("missing; give the steps within which a goal must be reached", "radius")
     # After the checks, so a wrong argument is reported without waiting for JAX.
     require_deep_extra()
     from adagoal.deep.policy_evaluation import prepare_certification
@@ -293,7 +292,8 @@ def _trained_problem(
 
     policy, horizon, space, source, about = _load_trained_policy(training, run, env, trust)
     space = test_goals or space
-    sample, make = prepare_certification(policy, source, horizon, space, claim.radius, seed)
+    sample, make, radius = prepare_certification(policy, source, horizon, space, claim.radius, seed)
+    claim = dataclasses.replace(claim, radius=radius)
 
     @contextmanager
     def open_play() -> Iterator[PlayFunction]:

@@ -177,11 +177,14 @@ class Question:
 
     def to_vector(self, value: ArrayLike | Mapping[str, float]) -> Floats:
         """Return a goal or start as an array ``[V]``."""
-        if isinstance(value, Mapping):
-            if self.names is None or set(value) != set(self.names):
+        if isinstance(value, Mapping) and self.names is not None:
+            if set(value) != set(self.names):
                 raise InputError(f"must have the entries {self.names}, got {list(value)}", self.subject)
             value = [value[name] for name in self.names]
-        return np.asarray(value, np.float64)
+        try:
+            return np.asarray(value, np.float64)
+        except (TypeError, ValueError):
+            return np.full(1, np.nan)  # refused, as it is no finite number
 
 
 @dataclass(frozen=True)

@@ -135,7 +135,7 @@ def _judge_by_function(function: Callable[[Episode], Any]) -> Judge:
             return None
         try:
             found = function(episode)
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise EnvironmentFailure(f"the function raised {describe_user_exception(error)}", "criterion") from error
         if not isinstance(found, bool | np.bool_):
             raise InputError(f"the function must return True or False, got {repr(found)[:60]}", "criterion")
@@ -144,9 +144,9 @@ def _judge_by_function(function: Callable[[Episode], Any]) -> Judge:
     return judge
 
 
-def _reset(env: Any, seed: int, options: dict[str, float] | None = None) -> Any:
-    """Return the first observation of an episode."""
-    return env.reset(seed=seed, options=options)[0]
+def _reset(env: Any, seed: int, **options: Any) -> Any:
+    """Return the first observation of an episode; without options, which not every reset takes."""
+    return env.reset(seed=seed, **options)[0]
 
 
 def _set_goal(env: Any, seed: int, value: Any, set_goal: Callable[[Any], None]) -> Any:
@@ -164,27 +164,48 @@ def _set_goal(env: Any, seed: int, value: Any, set_goal: Callable[[Any], None]) 
 
 def _set_state_variables(env: Any, seed: int, value: Any) -> Any:
     core = env.unwrapped
-    _reset(env, seed)
     variables = STATE_VARIABLES[type(core).__name__]
-    state = np.array(core.state)
-    for name, number in value.items():
-        state[variables.index(name)] = number
-    core.state = state
-    # Pendulum and Acrobot observe sines and cosines of their state; the others observe the state itself.
-    observe = getattr(core, "_get_obs", None) or getattr(core, "_get_ob", None)
-    return state.astype(np.float32) if observe is None else observe()
+
+    def reset(*, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        _, info = type(core).reset(core, seed=seed, options=options)
+        state = np.array(core.state)
+        for name, number in value.items():
+            state[variables.index(name)] = number
+        core.state = state
+        # Pendulum and Acrobot observe sines and cosines of their state; the others observe the state itself.
+        observe = getattr(core, "_get_obs", None) or getattr(core, "_get_ob", None)
+        return state.astype(np.float32) if observe is None else observe(), info
+
+    # within the reset, so wrappers change the first observation as they change the others
+    core.reset = reset
+    try:
+        return _reset(env, seed)
+    finally:
+        del core.reset
 
 
 def _check_options_matter(env: Any, probes: Sequence[dict[str, float]], task: EpisodeTask) -> None:
     """Raise an InputError if the environment ignores an option: a certificate would then vary nothing."""
     first, last = probes
     # twice: the first reset of an environment may differ from the later ones
-    _, before = (_flatten(_reset(env, 0, first)) for _ in range(2))
+    _, before = (_flatten(_reset(env, 0, options=first)) for _ in range(2))
     # an option that does not vary cannot be tried: its number may be the default
     for name in (each for each in first if first[each] != last[each]):
-        if np.array_equal(before, _flatten(_reset(env, 0, first | {name: last[name]}))):
+        if np.array_equal(before, _flatten(_reset(env, 0, options=first | {name: last[name]}))):
             text = f"{task.env_name} ignores the reset option {name}; give set_start(env, {task.subject})"
             raise InputError(text, f"{task.subject}s")
+
+
+def _check_observation_lacks_goal(env: Any, start: StartSetter, probes: Sequence[Any]) -> None:
+    """Raise an InputError if the observation depends on the goal: the first one would be about another goal."""
+    action, seen = env.action_space.sample(), []
+    for probe in (probes[0], probes[1], probes[0]):
+        start(env, 0, probe)
+        seen.append(copy.deepcopy(env.step(action)[0].get("observation")))
+    # a step that differs for the same goal says nothing
+    if data_equivalence(seen[0], seen[2]) and not data_equivalence(seen[0], seen[1]):
+        text = "missing; the observation depends on the goal, so give a function that sets it and returns the first one"
+        raise InputError(text, "set_start")
 
 
 def _flatten(observation: Any) -> Floats:
@@ -217,32 +238,36 @@ class EpisodeTask:
         if self.set_start is not None:
             return self._set_by_function
         is_goal, names, argument = self.subject == "goal", self.space.names, f"{self.subject}s"
-        set_goal = self.find_goal_setter(env) if is_goal and self.find_goal_setter else None
+        shows_goal = "desired_goal" in getattr(env.observation_space, "spaces", ())
+        set_goal = self.find_goal_setter(env) if is_goal and shows_goal and self.find_goal_setter else None
         if set_goal is not None:
-            return functools.partial(_set_goal, set_goal=set_goal)
-        if names is None:
-            text = (
-                f"missing; {argument} of {self.env_name} need names of reset options, or set_start(env, {self.subject})"
-            )
-            raise InputError(text, "set_start")
+            start = functools.partial(_set_goal, set_goal=set_goal)
+            if probes:
+                _check_observation_lacks_goal(env, start, probes)
+            return start
         known = STATE_VARIABLES.get(type(env.unwrapped).__name__, ())
         if known and type(env.unwrapped).__module__.startswith("gymnasium.envs.classic_control"):
-            unknown = [each for each in names if each not in known]
+            unknown = [each for each in names or ("",) if each not in known]
             if is_goal:
                 raise InputError(f"{self.env_name} has no goals; give starts", argument)
             if unknown:
                 raise InputError(f"{self.env_name} has no variable {unknown[0]!r}; it has {', '.join(known)}", argument)
             return _set_state_variables
+        if names is None:
+            text = (
+                f"missing; {argument} of {self.env_name} need names of reset options, or set_start(env, {self.subject})"
+            )
+            raise InputError(text, "set_start")
         if probes:
             _check_options_matter(env, probes, self)
-        return lambda env, seed, value: _reset(env, seed, dict(value))
+        return lambda env, seed, value: _reset(env, seed, options=dict(value))
 
     def _set_by_function(self, env: Any, seed: int, value: Any) -> Any:
         assert self.set_start is not None
         first = _reset(env, seed)
         try:
             observation = self.set_start(env, value)
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise EnvironmentFailure(f"the function raised {describe_user_exception(error)}", "set_start") from error
         if isinstance(observation, tuple) and not isinstance(first, tuple):
             raise InputError(f"must return the observation alone, or None, got {len(observation)} values", "set_start")

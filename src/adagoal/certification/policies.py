@@ -14,6 +14,7 @@ import importlib
 import inspect
 import io
 import os
+import re
 import zipfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -97,7 +98,7 @@ class _FunctionPolicy:
     def __call__(self, observations: Sequence[Any], generators: Sequence[np.random.Generator]) -> Sequence[Any]:
         try:
             return [self._call(*pair) for pair in zip(observations, generators, strict=True)]
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise EnvironmentFailure(f"the function raised {describe_user_exception(error)}", "policy") from error
 
     def _call(self, observation: Any, rng: np.random.Generator) -> Any:
@@ -109,15 +110,36 @@ class _FunctionPolicy:
 
 def fingerprint_function(function: Any, argument: str) -> str:
     """Return a hash that changes with the code of the function and the values that it holds."""
-    target = function if inspect.isroutine(function) else type(function)
+    target = function
+    while isinstance(target, functools.partial):
+        target = target.func
+    target = target if inspect.isroutine(target) or inspect.isclass(target) else type(target)
     try:
         source = inspect.getsource(inspect.getmodule(target) or target)
     except (OSError, TypeError):
         source = ""
+    pickled = io.BytesIO()
     try:
-        return hashlib.sha256(cloudpickle.dumps(function) + source.encode()).hexdigest()
+        _FingerprintPickler(pickled).dump(function)
     except Exception as error:
         raise InputError(f"cannot be pickled ({describe_exception(error)})", argument) from error
+    return hashlib.sha256(pickled.getvalue() + source.encode()).hexdigest()
+
+
+class _FingerprintPickler(cloudpickle.Pickler):  # type: ignore[misc]
+    """Leaves out what differs in every process: the order of texts in a set, and the id of a class of a script."""
+
+    def persistent_id(self, value: Any) -> Any:
+        if type(value) in (set, frozenset) and all(isinstance(each, str | bytes | int | float) for each in value):
+            return type(value).__name__, *sorted(map(repr, value))
+        return None
+
+    def reducer_override(self, value: Any) -> Any:
+        reduced = super().reducer_override(value)
+        if isinstance(value, type) and isinstance(reduced, tuple):
+            make, arguments, *rest = reduced
+            return make, tuple(a for a in arguments if not re.fullmatch("[0-9a-f]{32}", str(a))), *rest
+        return reduced
 
 
 def is_sb3_model(policy: Any) -> bool:

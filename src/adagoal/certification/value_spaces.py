@@ -193,7 +193,7 @@ def _make_box(argument: str, ends: Floats, names: tuple[str, ...] | None) -> Val
     side = 2 ** (TREE_SAMPLE_BITS // V)
     axes = [np.linspace(a, b, side + 1)[1:] for a, b in ends.T]
     lattice = np.stack([axis.ravel() for axis in np.meshgrid(*axes, indexing="ij")], 1)
-    texts = [f"{a:g}:{b:g}" for a, b in ends.T]
+    texts = [f"{a:.15g}:{b:.15g}" for a, b in ends.T]
     text = ",".join([f"{name}={part}" for name, part in zip(names, texts, strict=True)] if names else texts)
 
     def draw(rng: np.random.Generator, n: int) -> Floats:
@@ -208,7 +208,7 @@ def _make_sampled(argument: str, function: Any) -> ValueSpace:
     def call(rng: np.random.Generator) -> Any:
         try:
             return function(rng)
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise EnvironmentFailure(f"the function raised {describe_user_exception(error)}", argument) from error
 
     names = _names_of(call(np.random.default_rng(0)))

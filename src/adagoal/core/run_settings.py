@@ -227,7 +227,7 @@ class ClaimSettings:
     radius: int | None = setting_field(
         None,
         "L: a goal must be reached within this many steps.",
-        details="At most the steps of an episode. A trained policy needs it; others play to the end of the episode.",
+        details="At most the steps of an episode.",
         low=1,
         high=1_000_000,
         default_text="the steps of an episode",

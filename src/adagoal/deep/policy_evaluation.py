@@ -16,7 +16,7 @@ from adagoal.core.errors import InputError
 from adagoal.core.random_streams import StreamPurpose, random_stream
 from adagoal.core.validation import check_integer
 from adagoal.deep.config import Config
-from adagoal.deep.env_inspection import GoalSampler, inspect_env
+from adagoal.deep.env_inspection import GoalSampler, declared_time_limit, inspect_env
 from adagoal.deep.goal_envs import EnvDimensions, EnvSource, convert_env_exceptions
 from adagoal.deep.policy import GoalPolicy
 from adagoal.deep.rollouts import EnvBatch
@@ -111,17 +111,34 @@ class GoalPolicyPlayer:
         return [np.asarray((distances <= self._success_radius).any(1)) for distances in played]
 
 
+def find_episode_steps(source: EnvSource, sizes: EnvDimensions) -> int:
+    """Return the horizon, or the time limit of the environment if that is shorter."""
+    with convert_env_exceptions(source.name):
+        env = source.make_env()
+        limit = declared_time_limit(env) or sizes.horizon
+        env.close()
+    return min(sizes.horizon, limit)
+
+
 def prepare_certification(
-    policy: GoalPolicy, source: EnvSource, horizon: int | None, test_goals: str, radius: int, seed: int
-) -> tuple[GoalSampler, Callable[[], GoalPolicyPlayer]]:
-    """Return the goal space ``test_goals``, and the function that makes players with episodes of ``radius`` steps."""
-    sizes, (sample,), _ = inspect_env(source, horizon, [("test_goals", test_goals)])
+    policy: GoalPolicy, source: EnvSource, horizon: int | None, test_goals: str, radius: int | None, seed: int
+) -> tuple[GoalSampler, Callable[[], GoalPolicyPlayer], int]:
+    """Return the goal space ``test_goals``, the function that makes players, and the steps of their episodes.
+
+    These are ``radius``, by default the ``horizon`` of the run or the limit of the environment.
+    """
+    try:
+        sizes, (sample,), _ = inspect_env(source, horizon or radius, [("test_goals", test_goals)])
+    except InputError as error:
+        # a policy without a run has no horizon that could be wrong
+        raise InputError(error.reason, "radius") if error.name == "horizon" and not horizon else error from None
     policy.check_matches_env(sizes)
     # an episode that the environment cuts off says nothing about later steps
-    if radius > sizes.horizon:
-        text = f"must be a whole number in 1..{sizes.horizon}, the steps of an episode, got {radius}"
-        raise InputError(text, name="radius")
+    limit = find_episode_steps(source, sizes)
+    radius = radius or limit
+    if radius > limit:
+        raise InputError(f"must be a whole number in 1..{limit}, the steps of an episode, got {radius}", name="radius")
     with convert_env_exceptions(policy.env):
         copied = lambda: (source.make_env(), lambda env, seed, _: env.reset(seed=seed)[0])  # noqa: E731
         refuse_own_numbers(policy.env, copied, None, radius)
-    return sample, functools.partial(GoalPolicyPlayer, policy, source, replace(sizes, horizon=radius), seed)
+    return sample, functools.partial(GoalPolicyPlayer, policy, source, replace(sizes, horizon=radius), seed), radius

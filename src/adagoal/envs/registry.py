@@ -176,7 +176,7 @@ def make_single_env(
                 adapter.branching, adapter.start_is_certain = 1, True
         return adapter, name
     if hasattr(env, "rollout") and not isinstance(env, TabularMDP):
-        return env, env.name
+        return env, OBJECT_ENV_PREFIX + env.name.removeprefix(OBJECT_ENV_PREFIX)
     raise env_type_error(env)
 
 

@@ -179,6 +179,14 @@ class StateMachineEnv(gymnasium.Env[Any, np.int64]):
         # Here, since in a call a missing name or argument would count as a crash of the system.
         for call in parts.calls:
             method = getattr(self._object, call.name, None)
+            called = method if call.is_method else call.function
+            if inspect.iscoroutinefunction(called) or inspect.isgeneratorfunction(called):
+                text = (
+                    f"a call of {call.name} runs none of its code, because it is async or a generator; give a function"
+                )
+                raise InputError(
+                    f"{text} that runs it, such as lambda machine: asyncio.run(machine.{call.name}())", "actions"
+                )
             if not call.is_method:
                 _check_signature(call, call.function, self._object)
             elif callable(method):
@@ -277,12 +285,15 @@ def _describe_calls(parts: MachineParts, state: Callable[[Any], Any] | None) -> 
     from adagoal.core.environment import CallTexts
 
     made = _public_name(parts.make)
-    new = f"{VARIABLE} = {made or 'make'}()"
+    takes_rng = _takes_one_argument(parts.make)
+    new = f"{VARIABLE} = {made or 'make'}({'default_rng()' if takes_rng else ''})"
     functions = [parts.make, state, *(i.function for i in parts.invariants if not i.is_method)]
     functions += [call.function for call in parts.calls if not call.is_method]
-    functions += [type(value) for call in parts.calls for value in (*call.arguments, *call.keywords.values())]
+    values = [value for call in parts.calls for value in (*call.arguments, *call.keywords.values())]
+    functions += [np.array if isinstance(value, np.ndarray) else type(value) for value in values]
+    imports = [line for function in functions if (line := _import_line(function))]
     return CallTexts(
-        imports=tuple(dict.fromkeys(line for function in functions if (line := _import_line(function)))),
+        imports=(*dict.fromkeys(imports), *["from numpy.random import default_rng"] * takes_rng),
         make=new if made else f"{new}  # {GIVEN}",
         calls=tuple(call.script_line for call in parts.calls),
         state=f"{name}({VARIABLE})" if (name := _public_name(state)) else None,
@@ -295,7 +306,13 @@ def _describe_calls(parts: MachineParts, state: Callable[[Any], Any] | None) -> 
 
 def _literal(value: Any) -> str:
     # The repr of an Enum is no Python; the text of a key is, for all simple types.
-    return key_text(value) if isinstance(value, enum.Enum) else repr(value)
+    if isinstance(value, enum.Enum):
+        return key_text(value)
+    text = repr(value)
+    if isinstance(value, float) and text in ("inf", "-inf", "nan"):
+        return f"float({text!r})"
+    # A script imports the type, not its module.
+    return text.removeprefix("np." if isinstance(value, np.generic) else f"{type(value).__module__}.")
 
 
 def _public_name(function: Any) -> str | None:

@@ -135,7 +135,10 @@ def show(run: Result | Certification | str | Path) -> Page:
     elif isinstance(run, Certification):
         page = certificate_page(run)
     elif not isinstance(run, str | os.PathLike):
-        raise InputError(f"must be a result, or the path of a run's folder, got {run!r}", "run")
+        raise InputError(
+            f"must be the result of explore or certify, or the folder of a run (result.save makes one), got {run!r}",
+            "run",
+        )
     elif is_training_folder(folder := Path(run)):
         from adagoal.report.training_page import read_training_folder, training_page
 
