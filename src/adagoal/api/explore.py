@@ -7,7 +7,6 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from shlex import quote
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -47,6 +46,7 @@ from adagoal.runs.load_result import (
 )
 from adagoal.runs.progress_display import ExplorationProgress, observe_with_display
 from adagoal.runs.result import Result, find_model_states, numbers_states_as_met
+from adagoal.runs.result_text import exploration_resume_command
 from adagoal.runs.run_folder import (
     RunFolder,
     RunKind,
@@ -234,7 +234,7 @@ def _find_same_run(folder: RunFolder, session: ExplorationSession, own_rule: boo
         return None
     setting, model = session.setting, model_sources.find_user_model(session.run.env)
     if not refuse_different_run(folder.saved_run, setting, model):
-        command = f"adagoal resume {quote(str(folder.path))}"
+        command = exploration_resume_command(folder.path, setting, model is not None)
         raise InputError(f"{folder.path} holds this run, unfinished; resume it with {command}, or overwrite it", "out")
     incomparable = {
         "an environment object": setting.env.startswith(OBJECT_ENV_PREFIX) and model is None,
