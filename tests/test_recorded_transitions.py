@@ -685,6 +685,11 @@ def test_certify_data_command(
     assert "Certified" in capsys.readouterr().out
 
 
+def test_probabilities_begin_without_data() -> None:
+    with pytest.raises(adagoal.InputError, match=r"^data: cannot be combined with within"):
+        adagoal.explore("chain", within=3, probability=0.5, epsilon=0.1, data=[(0, 0, 0)])
+
+
 def test_numpy_numbers_are_numbers() -> None:
     """Arrays of floats, as np.loadtxt reads them, are whole numbers; so are sizes that NumPy computed."""
     rows = np.array([(0, 0, 1, 0), (1, 0, 2, 1)] * 300)

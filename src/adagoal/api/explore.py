@@ -177,6 +177,8 @@ def explore(
                 raise InputError("cannot be combined with data: the log would lack them; leave one out", "record")
             session.record_transitions()
         if data is not None:
+            if within is not None:
+                raise InputError("cannot be combined with within; leave one out", "data")
             begin_with_data(session, data)
         with observe_with_display(lambda: ExplorationProgress(setting.budget), progress, observe) as observer:
             if out_path is None:
@@ -369,7 +371,10 @@ def _restore_session(
     setting = settings_from_json(facts["setting"])
     setting = setting if budget is None else replace(setting, budget=budget)
     source = resolve_env(setting, env, read_stored_model(saved.result_files()), trust)
-    goal_rule = goal_rules.require_trusted_rule(setting.goal_rule, trust) if goal_rule is None else goal_rule
+    if goal_rule is None:
+        goal_rule = goal_rules.require_trusted_rule(setting.goal_rule, trust)
+    elif not isinstance(goals, StoredLabeler):
+        goal_rules.require_same_rule(setting.goal_rule, goal_rule)
     # An object was made with its arguments already.
     env_args = setting.env_args if isinstance(source, str) else {}
     step_timeout, engine, address = placement
