@@ -127,8 +127,9 @@ class ReachProbabilities:
 
     @property
     def goals(self) -> Longs:
-        """The goal space [G]."""
-        return self.space.goal_numbers
+        """The goals [G] that ``column`` has; the goal space may have more, found since the last plan."""
+        numbers = self.space.goal_numbers
+        return numbers[numbers < len(self.column)]
 
     @property
     def _reset_q(self) -> float:
