@@ -81,6 +81,23 @@ def test_masked_actions_cost_no_steps() -> None:
     assert steps[0] < 0.9 * steps[1]
 
 
+@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("question", [{"radius": 4}, {"within": 4, "probability": 0.8, "epsilon": 0.2}])
+@pytest.mark.parametrize("method", ["certified", "intervals"])
+def test_first_action_of_the_start_may_be_masked(
+    method: str, question: dict[str, Any], workers: int, tmp_path: Path
+) -> None:
+    """The mask of the start becomes known after the first plan, which may have chosen that action."""
+    P = np.zeros((3, 2, 3))
+    P[[0, 1], 1, [1, 2]] = P[1, 0, 0] = 1.0
+    mdp = TabularMDP.from_dense(P, terminal=[2], action_mask=[[0, 1], [1, 1], [1, 1]])
+    env: Any = mdp if workers == 1 else gymnasium.vector.SyncVectorEnv([lambda: MaskedEnv(mdp)] * workers)
+    adagoal.explore(env, method=method, budget=workers, out=tmp_path / "run", **question)
+    result = adagoal.resume(tmp_path / "run", budget=100_000, env=env)
+    assert result.status == "certified"
+    assert result.goals == [0, 1, 2]
+
+
 @pytest.mark.parametrize("method", ["bayes", "disco"])
 def test_other_methods_treat_masked_actions_as_resets(method: str) -> None:
     mdp = masked(1)

@@ -197,6 +197,13 @@ def test_bad_input_gives_one_line_error(
     assert error.count("\n") == 1
 
 
+def test_rule_that_raises_is_named_by_its_option(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "mine.py").write_text("def rule(known):\n    return known.rank\n")
+    command = ["compare", "chain", "--radius", "3", "--goal-rules", f"{tmp_path}/mine.py:rule", "--jobs", "1"]
+    assert run_command_line([*command, "--out", str(tmp_path / "out"), "--quiet"]) == 2
+    assert "error: --goal-rules: the rule raised AttributeError" in capsys.readouterr().err
+
+
 def test_methods_for_one_goal_can_be_compared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The audit covers the requested goals only."""
     line = [

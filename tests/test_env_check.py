@@ -343,3 +343,9 @@ def test_command_names_its_options(capsys: pytest.CaptureFixture[str]) -> None:
     assert "error: --env-arg: grid has no argument 'foo'; it accepts " in capsys.readouterr().out
     assert run_command_line(["check", "grid", "--env-arg", "foo=3", "--json"]) == 2
     assert json.loads(capsys.readouterr().out)["errors"][0].startswith("--env-arg: grid has no argument 'foo'")
+
+
+def test_class_in_place_of_an_object_is_named() -> None:
+    lines = str(adagoal.check_env(ModelEnv)).splitlines()
+    assert lines[0] == "ModelEnv: adagoal cannot use it"
+    assert "pass an object: ModelEnv(...)" in lines[1]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import json
 import os
 import signal
 import subprocess
@@ -282,6 +283,30 @@ def test_run_on_another_model_is_not_overwritten(tmp_path: Path) -> None:
         again = adagoal.explore(P, radius=4, out=tmp_path / "run")
     assert again.certificates == first.certificates
     assert adagoal.explore(Q, radius=4, out=tmp_path / "run", overwrite=True).certificates == other.certificates
+
+
+def test_rule_cannot_be_replaced_on_resume(tmp_path: Path) -> None:
+    adagoal.explore("chain", 3, budget=10, out=tmp_path / "named")
+    for other in ("unigoal", lambda known: known.E):
+        with pytest.raises(adagoal.InputError, match=r"^goal_rule: the run has the rule 'adagoal', not .*; leave"):
+            adagoal.resume(tmp_path / "named", budget=20, goal_rule=other)
+    assert adagoal.resume(tmp_path / "named", budget=20, goal_rule="adagoal").steps == 20
+    adagoal.explore("chain", 3, budget=10, goal_rule=lambda known: known.E, out=tmp_path / "own")
+    with pytest.raises(adagoal.InputError, match="the run has the rule '<lambda>', not 'unigoal'; give it again"):
+        adagoal.resume(tmp_path / "own", budget=20, goal_rule="unigoal")
+    assert adagoal.resume(tmp_path / "own", budget=20, goal_rule=lambda known: known.E).steps == 20
+
+
+def test_arguments_may_be_numpy_numbers(tmp_path: Path) -> None:
+    given: dict[str, Any] = {"env": "grid", "radius": 3, "env_args": {"rows": np.int64(2), "cols": np.int64(2)}}
+    result = adagoal.explore(**given, out=tmp_path / "run")
+    assert json.loads(json.dumps(result.to_dict()))["env_args"] == {"rows": 2, "cols": 2}
+    with pytest.warns(RunWarning, match="already contains this finished run"):
+        adagoal.explore(**given, out=tmp_path / "run")
+    by_seed = [adagoal.explore("Taxi-v4", 2, start_seed=seed) for seed in (3, np.int64(3))]
+    assert by_seed[0].certificates == by_seed[1].certificates
+    with pytest.raises(adagoal.InputError, match="holds a run with another env_args, goals;"):
+        adagoal.explore("grid", 3, goals=[1], out=tmp_path / "run")
 
 
 @pytest.mark.parametrize(

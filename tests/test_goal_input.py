@@ -1,6 +1,7 @@
 """Goals that are sets, given as files, options or functions; bad input gives one-line errors."""
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -92,6 +93,7 @@ def flip():
         (lambda label: label.no_such, "the function raised AttributeError"),
         (lambda label: [1, 2], "a function of observations returns a number, a text, a tuple of them, or None; got li"),
         (lambda label: 1 if label[1] == "0" else "1", "the values '1' and 1 are written the same way"),
+        (lambda label: math.nan, "^goals: a function of observations must not return NaN; return None for no goal"),
         (flip(), r"the same observation belonged to \['0'\] in one call and not in the next"),
         (lambda label: None, "no state belongs to any of the goals"),
         ({"door": lambda label: False}, "no state belongs to any of the goals"),

@@ -263,6 +263,21 @@ def test_states_numbered_as_found(tmp_path):
     assert all(trial.agrees for trial in adagoal.play(tmp_path, episodes=50, env=Walk()))
 
 
+@pytest.mark.parametrize("method", ["certified", "intervals"])
+def test_goals_are_found_in_states_numbered_as_found(tmp_path, method):
+    setting = {"within": 4, "probability": 0.5, "epsilon": 0.25, "max_states": 10, "seed": 0, "method": method}
+    goals = {"goals": lambda x: ("left", "start", "right", "right", "end")[x[0]]}
+    result = adagoal.explore(Walk(), **setting, **goals)
+    assert result.status is Status.CERTIFIED
+    assert {result.goal_label(goal) for goal in result.goals} == {"left", "start", "right", "end"}
+    lower, upper = result.certificate("right")
+    assert lower <= 1 - 0.2**4 <= upper
+    adagoal.explore(Walk(), **setting, **goals, budget=1, out=tmp_path)
+    parts = [adagoal.resume(tmp_path, budget, env=Walk(), **goals) for budget in (2, 3, 5, 8, 100, 100_000)]
+    assert parts[-1].status is Status.CERTIFIED
+    assert sorted(parts[-1].goal_names) == sorted(result.goal_names)
+
+
 @pytest.mark.parametrize("max_states", [10, 100])
 def test_labels_of_states_numbered_as_found_can_be_avoided(max_states):
     setting = {"within": 4, "probability": 0.3, "epsilon": 0.25, "max_states": max_states, "seed": 0}

@@ -271,6 +271,8 @@ BAD = {
     "empty": ("", "the file is empty"),
     "no rows": ("state,action,next_state\n", "there are no transitions"),
     "column": ("state,action,then\na,b,c\n", "no column next_state among state, action, then"),
+    "case": ("Case ID,activity\n1,a\n", "no column case among Case ID, activity"),
+    "json": ('[{"state": ' + "0" * 900 + "}]\n", "…; an event log needs the columns case"),
     "event column": ("case,activity_name\n1,a\n", "no column state among case, activity_name"),
     "ragged": ("state,action,next_state\na,b,c\na,b\n", "line 3: 2 values, but the header has 3 columns"),
     "missing": ("state,action,next_state\na,b,c\na,b,\n", "line 3: the state is empty"),
@@ -306,6 +308,13 @@ def test_bad_files_give_one_line_error(tmp_path: Path, case: str, capsys: pytest
     assert len(lines) == 1
     assert lines[0].startswith("error: ")
     assert reason in lines[0]
+
+
+class Missing:
+    """Looks like a missing value of pandas."""
+
+    def __str__(self) -> str:
+        return "<NA>"
 
 
 @pytest.mark.parametrize(
@@ -347,6 +356,10 @@ def test_bad_files_give_one_line_error(tmp_path: Path, case: str, capsys: pytest
         ((np.zeros(2), np.zeros(3), np.zeros(2)), {"start": 0}, "the columns have different lengths"),
         ((np.array([np.inf]), np.array([0]), np.array([1])), {"start": 1}, "got inf"),
         ([("a", "b", "c", True)], {"start": "c"}, "start: state c is terminal"),
+        ({"state": ["a", Missing()], "action": [0, 0], "next_state": ["a", "a"]}, {}, "row 1: the state is <na>"),
+        (SWITCH, {"start": "off", "actions": 1}, "actions: must be a list of all actions, got 1"),
+        (SWITCH, {"start": "off", "branching": 0}, "branching: must be a whole number >= 1, got 0"),
+        ([*SWITCH, ("on", "press", "on")], {"start": "off", "branching": 1}, "branching: branching=1: a pair with"),
         ("minari:no/such", {}, "data: a Minari dataset needs the package minari"),
         ("no-such.csv", {"start": 0}, "no-such.csv: no such file"),
     ],
@@ -670,3 +683,21 @@ def test_certify_data_command(
     renamed = [word for name in ("state=s", "action=a", "next_state=t") for word in ("--column", name)]
     assert run_command_line(["certify-data", "switch.csv", "--radius", "2", "--start", "off", *renamed]) == 0
     assert "Certified" in capsys.readouterr().out
+
+
+def test_probabilities_begin_without_data() -> None:
+    with pytest.raises(adagoal.InputError, match=r"^data: cannot be combined with within"):
+        adagoal.explore("chain", within=3, probability=0.5, epsilon=0.1, data=[(0, 0, 0)])
+
+
+def test_numpy_numbers_are_numbers() -> None:
+    """Arrays of floats, as np.loadtxt reads them, are whole numbers; so are sizes that NumPy computed."""
+    rows = np.array([(0, 0, 1, 0), (1, 0, 2, 1)] * 300)
+    read = read_transitions(rows.astype(float))
+    assert read.states == (0, 1, 2)
+    assert read.terminated.tolist() == [False, True] * 300
+    assert read_transitions([tuple(map(float, row)) for row in rows]).terminated.sum() == 300
+    plain = adagoal.certify_data(rows, 3, start=0, n_states=3, branching=1)
+    assert plain.status == "certified"
+    again = adagoal.certify_data(rows, 3, start=0, n_states=rows[:, 2].max() + 1, branching=np.int64(1))
+    assert again.certificates == plain.certificates

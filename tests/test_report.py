@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from adagoal.api import explore as api
+from adagoal.api.certify_data import certify_data
 from adagoal.cli.main import run_command_line
 from adagoal.core.errors import to_single_line
 from adagoal.core.exploration_run import BoundsHistory
@@ -290,3 +291,5 @@ def test_reports_of_environments_without_a_map(tmp_path: Path) -> None:
 def test_report_of_a_run_without_steps(tmp_path: Path) -> None:
     assert write_report(api.explore("two-room", 40, budget=1), tmp_path / "two-room", png=True).exists()
     assert write_report(api.explore("CliffWalking-v1", 5, budget=1), tmp_path / "cliff", png=True).exists()
+    from_data = certify_data([("off", "press", "on")] * 9, 2, start="off")
+    assert write_report(from_data, tmp_path / "data", png=True).exists()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +16,7 @@ import pytest
 import adagoal
 from adagoal.cli.main import run_command_line
 from adagoal.cli.options import exploration_lines
-from adagoal.core.errors import Status
+from adagoal.core.errors import InputError, Status
 from adagoal.deep.config import Config
 from adagoal.report import write_report
 from adagoal.runs import result_text
@@ -34,6 +35,8 @@ def test_resume_command_names_user_code(tmp_path: Path, capsys: pytest.CaptureFi
     assert load_result(out).steps == 400
     assert f"resume with: {line} --budget 800\n" in capsys.readouterr().out
     assert f"{line} --budget 800" in (out / "report.html").read_text()
+    with pytest.raises(InputError, match=re.escape(f"resume it with {line}, or overwrite it")):
+        adagoal.explore("failing_envs:Chain-v0", 9, out=out, **code)
 
 
 def test_resume_command_of_a_training_run() -> None:

@@ -290,6 +290,16 @@ def require_trusted_rule(spec: str, trust: bool) -> str:
     return spec
 
 
+def require_same_rule(spec: str, given: str | GoalRule) -> None:
+    """Refuse another rule than that of a run; code cannot be compared, so any code may replace the code of the run."""
+    names = [*BUILTIN_RULES, *user_code.list_plugin_names(user_code.PluginGroup.GOAL_RULES)]
+    is_code = is_file_spec(spec) or spec.partition(":")[0] not in names
+    name = given if isinstance(given, str) else getattr(given, "__name__", "custom")
+    if name != spec and not (is_code and (callable(given) or is_file_spec(given))):
+        hint = "give it again" if is_code else "leave it out"
+        raise InputError(f"the run has the rule {spec!r}, not {name!r}; {hint}", "goal_rule")
+
+
 def rule_source_text(spec: str) -> str:
     """Return the source file of a user rule, or an empty text for a built-in rule."""
     return Path(spec.rpartition(":")[0]).read_text() if is_file_spec(spec) else ""

@@ -9,8 +9,9 @@ counts again and again on the way, as in a run.
 
 from __future__ import annotations
 
+import contextlib
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
@@ -28,7 +29,7 @@ from adagoal.core.goal_spec import GoalsArgument, parse_goals
 from adagoal.core.random_streams import StreamPurpose, random_stream
 from adagoal.core.run_settings import ExplorationSettings
 from adagoal.core.transition_data import TransitionCounts
-from adagoal.core.validation import check_arguments, check_folder_path
+from adagoal.core.validation import check_arguments, check_folder_path, to_python_scalar
 from adagoal.envs.gym_adapter import GymAdapter
 from adagoal.envs.logged_env import LoggedEnv
 from adagoal.envs.recorded_transitions import RecordedTransitions, read_transitions
@@ -96,7 +97,7 @@ def certify_data(
         raise InputError(f"must be a number >= 1, got {radius!r}; a log has no further steps to grow with", "radius")
     goal_spec = parse_goals(goals)
     log = read_transitions(data, columns, reset_action)
-    env = LoggedEnv(log, start, actions, n_states)
+    env = LoggedEnv(log, start, actions, to_python_scalar(n_states))
     setting = ExplorationSettings(
         env=f"{OBJECT_ENV_PREFIX}{Path(log.name).stem or 'log'}",
         method_args={} if branching is None else {"branching": branching},
@@ -107,15 +108,28 @@ def certify_data(
         goal_sets=goal_spec.description,
         max_states=n_states,
     )
-    session = ExplorationSession.from_settings(setting, env, goal_rules.resolve_rule("adagoal"), goal_spec.code)
+    with _name_branching_in_errors():
+        session = ExplorationSession.from_settings(setting, env, goal_rules.resolve_rule("adagoal"), goal_spec.code)
     env.add_warning(f"the data are {len(log):,} {DATA_WARNING}")
     for goal, name in enumerate(session.run.goal_space.names or ()):
         if not session.run.goal_space.states_of_goal(goal).any():
             env.add_warning(f"no state of the goal {to_single_line(name)} is in the data")
-    result = certify_log(session)
+    with _name_branching_in_errors():
+        result = certify_log(session)
     if folder is not None:
         result.save(folder)
     return result
+
+
+@contextlib.contextmanager
+def _name_branching_in_errors() -> Iterator[None]:
+    """Name the argument ``branching`` in errors about the arguments of the method; it is the only one."""
+    try:
+        yield
+    except InputError as error:
+        if error.name != "method_args":
+            raise
+        raise InputError(error.reason.removeprefix("branching "), "branching") from None
 
 
 def begin_with_data(session: ExplorationSession, data: Any) -> None:

@@ -146,7 +146,9 @@ def check_env(
     check_integer("seed", seed, 0, 2**31 - 1)
     arguments, start_seed = env_args or {}, registry.parse_start_option(start, start_seed)
     registry.check_env_arguments(arguments, start_seed, max_states)
-    check = Check(to_single_line(env if isinstance(env, str) else type(getattr(env, "unwrapped", env)).__name__, 200))
+    # A class has ``unwrapped`` too, as a property.
+    named = env if isinstance(env, type) else type(getattr(env, "unwrapped", env))
+    check = Check(to_single_line(env if isinstance(env, str) else named.__name__, 200))
     # A file, because environments also print from C, past sys.stdout.
     with tempfile.TemporaryFile("w+", errors="replace") as printed:
         with stdout_to_stderr(printed):

@@ -7,7 +7,6 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from shlex import quote
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -47,6 +46,7 @@ from adagoal.runs.load_result import (
 )
 from adagoal.runs.progress_display import ExplorationProgress, observe_with_display
 from adagoal.runs.result import Result, find_model_states, numbers_states_as_met
+from adagoal.runs.result_text import exploration_resume_command
 from adagoal.runs.run_folder import (
     RunFolder,
     RunKind,
@@ -177,6 +177,8 @@ def explore(
                 raise InputError("cannot be combined with data: the log would lack them; leave one out", "record")
             session.record_transitions()
         if data is not None:
+            if within is not None:
+                raise InputError("cannot be combined with within; leave one out", "data")
             begin_with_data(session, data)
         with observe_with_display(lambda: ExplorationProgress(setting.budget), progress, observe) as observer:
             if out_path is None:
@@ -234,7 +236,7 @@ def _find_same_run(folder: RunFolder, session: ExplorationSession, own_rule: boo
         return None
     setting, model = session.setting, model_sources.find_user_model(session.run.env)
     if not refuse_different_run(folder.saved_run, setting, model):
-        command = f"adagoal resume {quote(str(folder.path))}"
+        command = exploration_resume_command(folder.path, setting, model is not None)
         raise InputError(f"{folder.path} holds this run, unfinished; resume it with {command}, or overwrite it", "out")
     incomparable = {
         "an environment object": setting.env.startswith(OBJECT_ENV_PREFIX) and model is None,
@@ -369,7 +371,10 @@ def _restore_session(
     setting = settings_from_json(facts["setting"])
     setting = setting if budget is None else replace(setting, budget=budget)
     source = resolve_env(setting, env, read_stored_model(saved.result_files()), trust)
-    goal_rule = goal_rules.require_trusted_rule(setting.goal_rule, trust) if goal_rule is None else goal_rule
+    if goal_rule is None:
+        goal_rule = goal_rules.require_trusted_rule(setting.goal_rule, trust)
+    elif not isinstance(goals, StoredLabeler):
+        goal_rules.require_same_rule(setting.goal_rule, goal_rule)
     # An object was made with its arguments already.
     env_args = setting.env_args if isinstance(source, str) else {}
     step_timeout, engine, address = placement

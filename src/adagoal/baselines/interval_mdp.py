@@ -55,7 +55,7 @@ from adagoal.certified.confidence_sets import interval_end
 from adagoal.certified.goal_table import GoalTable
 from adagoal.core.array_types import Actions, Bools, Floats, Longs
 from adagoal.core.confidence_bounds import clopper_pearson_bounds
-from adagoal.core.environment import ExplorationPlan
+from adagoal.core.environment import NO_LIMIT, ExplorationPlan
 from adagoal.core.errors import InputError
 from adagoal.core.file_formats import COUNT_SCHEMA, ArraySpec, check_arrays, check_json_value, object_schema
 from adagoal.core.goal_space import GoalSpace
@@ -85,6 +85,7 @@ class IntervalEstimates(GoalTable):
         super().__init__(counts, L, epsilon, space or GoalSpace.from_states(counts.n_states, state_bound))
         pairs = pairs or state_bound * counts.n_actions
         self.sample_sets = FixedSampleSets(counts, pairs, delta, branching or state_bound, bound)
+        self._n_absent_in_start = 0  # at the last update
         self._sync_with_counts()
 
     def goal_policy(self, goal: int) -> Actions:
@@ -106,7 +107,10 @@ class IntervalEstimates(GoalTable):
     def exploration_plan(self) -> ExplorationPlan:
         """Return the optimistic policies, until a pair reaches its next grid point."""
         thresholds, at = self.sample_sets.next_sample_counts, self.space.goals_of_states
-        return ExplorationPlan(self.optimistic[None], self.goal_state, self.max_episode_steps, thresholds, at)
+        # The first step makes the mask of the start known, and then another plan is due.
+        max_steps = NO_LIMIT if self.counts.visits.any() else 1
+        limits = self.max_episode_steps, thresholds
+        return ExplorationPlan(self.optimistic[None], self.goal_state, *limits, at, max_steps)
 
     def set_radius(self, L: float, stage: int) -> None:
         """Continue with a larger radius (label ``cor_UB_increasingL``); the sets of kernels do not depend on it."""
@@ -115,8 +119,10 @@ class IntervalEstimates(GoalTable):
     def _sync_with_counts(self) -> None:
         """Add new states and goals, and sample pairs that have reached a grid point."""
         self.grow()
-        if self.sample_sets.update():
-            self.stale[:] = True
+        # The mask of the start becomes known without a transition.
+        n_absent = self.counts.n_absent_in_start
+        if self.sample_sets.update() or n_absent != self._n_absent_in_start:
+            self.stale[:], self._n_absent_in_start = True, n_absent
 
     def _sweep_block(self, block: Longs) -> None:
         """Update both bounds of the columns of the block."""
@@ -141,6 +147,8 @@ class IntervalEstimates(GoalTable):
         self.restore_table(arrays)
         self.sample_sets.restore(arrays, {})
         self.plans = facts["plans"]
+        # Before the first count the saved plans may be older than the mask of the start.
+        self._n_absent_in_start = self.counts.n_absent_in_start if self.counts.n.any() else 0
 
 
 def _make_sample_grid() -> Longs:

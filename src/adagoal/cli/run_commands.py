@@ -334,7 +334,7 @@ def compare(env: tuple[str, ...], as_json: bool, quiet: bool, **given: Any) -> N
     """
     from adagoal.comparison.method_comparison import compare as compare_methods
 
-    with options.rename_in_errors(env="ENV"):
+    with options.rename_in_errors(env="ENV", goal_rule="goal_rules"):
         comparison = compare_methods(env, progress=not quiet, **given)
     click.echo(json.dumps([score.to_dict() for score in comparison.scores], indent=1) if as_json else comparison)
 

@@ -348,6 +348,9 @@ def to_goal_value(value: Any) -> GoalValue:
     if isinstance(value, tuple):
         return tuple(to_goal_value(part) for part in value)
     if isinstance(value, float):
+        # It does not equal itself, so no two states could share it.
+        if value != value:
+            raise InputError("a function of observations must not return NaN; return None for no goal", "goals")
         # Turns -0.0 into 0.0. The two are equal but written differently, so they would be two goals.
         return value + 0.0
     if value is None or isinstance(value, bool | int | str | bytes):

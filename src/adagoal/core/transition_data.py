@@ -72,6 +72,12 @@ class TransitionCounts:
         """Number of resets: the steps that are not counted transitions."""
         return int(self.visits.sum() - self.n.sum())
 
+    @property
+    def n_absent_in_start(self) -> int:
+        """Number of actions that the start is known not to have."""
+        first = self.start * self.n_actions
+        return int(self.absent[first : first + self.n_actions].sum())
+
     def mark_absent_pairs(self, pairs: Longs) -> None:
         """Give pairs that do not exist the reset as their known transition, without counts."""
         # Every state has the reset, so a pair that repeats it adds no policy and changes no optimal value.

@@ -98,15 +98,23 @@ def per_run_settings(cls: type[Any]) -> set[str]:
 
 
 def check_value(info: SettingInfo, value: Any) -> Any:
-    """Return the value, with NumPy scalars as Python numbers; raise an :class:`InputError` if it is not accepted."""
+    """Return the value, without NumPy's types; raise an :class:`InputError` if it is not accepted."""
     # A number replaces a default None later, so the type of the field does not mention it.
     if value is None and info.default is None:
         return None
-    # The settings are written as JSON, which cannot hold NumPy scalars.
-    plain = tuple(map(to_python_scalar, value)) if isinstance(value, tuple) else to_python_scalar(value)
+    # The settings are written as JSON, which cannot hold NumPy's numbers and arrays.
+    plain = _to_plain(value)
     if not any(_is_accepted(info, kind, plain) for kind in info.kinds):
         raise InputError(f"must be {_describe_accepted(info)}, got {format_given_value(value)}", info.name)
     return plain
+
+
+def _to_plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _to_plain(entry) for key, entry in value.items()}
+    if isinstance(value, list | tuple):
+        return tuple(map(_to_plain, value)) if isinstance(value, tuple) else list(map(_to_plain, value))
+    return value.tolist() if isinstance(value, np.generic | np.ndarray) else value
 
 
 def check_arguments(cls: type[Any], **values: Any) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -150,6 +150,8 @@ class LoggedEnv(BaseEnv):
 
 def _action_labels(log: RecordedTransitions, actions: Sequence[Any] | None) -> tuple[str, ...]:
     """Return the names of all actions, those of the log first."""
+    if actions is not None and not isinstance(actions, Iterable):
+        raise InputError(f"must be a list of all actions, got {actions!r}", "actions")
     names = [str(action) for action in log.actions]
     others = [str(action) for action in actions or ()]
     if actions is not None and (unknown := [name for name in names if name not in others]):

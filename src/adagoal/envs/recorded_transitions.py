@@ -11,7 +11,6 @@ import csv
 import importlib
 import io
 import itertools
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -127,7 +126,8 @@ class _Table:
         missing = [column for column in needed if column not in self.names]
         if missing:
             hint = "an event log needs the columns case and activity, other logs state, action and next_state"
-            raise _error(name, f"no column {missing[0]} among {', '.join(header) or 'none'}; {hint}")
+            wanted = "case" if self._is_event_log else missing[0]
+            raise _error(name, f"no column {wanted} among {to_single_line(', '.join(header) or 'none', 200)}; {hint}")
         for column in (*COLUMN_NAMES, "activity"):
             if self.names.count(column) > 1:
                 raise _error(name, f"two columns {column}; leave one out")
@@ -163,7 +163,8 @@ class _Table:
         numbers = _Numbering()
         column = numbers.number_all(values)
         accepted = {"0": False, "1": True, "false": False, "true": True}
-        flags = [accepted.get(str(value).strip().lower()) for value in numbers]
+        # Programs write whole numbers as 1.0 if a column has gaps.
+        flags = [accepted.get(str(value).strip().lower().removesuffix(".0")) for value in numbers]
         if None in flags:
             row = int(np.argmax(column == flags.index(None)))
             self._fail(self._n_rows + row, f"terminated must be 0 or 1, got {str(values[row])!r}")
@@ -215,7 +216,7 @@ def _check_values(table: _Table, numbers: _Numbering, column: Longs, per_row: in
     """Refuse values that are missing or not finite; the error names the first row."""
     for value, number in numbers.items():
         text = str(value).strip().lower()
-        if text in ("", "nan", "inf", "-inf", "none", "nat") or (isinstance(value, float) and not math.isfinite(value)):
+        if text in ("", "nan", "inf", "-inf", "none", "nat", "<na>"):
             table._fail(int(np.argmax(column == number)) // per_row, f"the {name} is {text or 'empty'}")
     # Programs write whole numbers as 1.0 if a column has gaps.
     names = [str(value).strip().removesuffix(".0") for value in numbers]
@@ -282,6 +283,8 @@ def _read_rows(data: Any) -> RecordedTransitions:
         raise InputError(f"must be {expected}, got {type(data).__name__}", "data")
     if isinstance(data, tuple) and data and all(isinstance(part, np.ndarray) for part in data):
         columns: list[Any] = list(data)
+    elif isinstance(data, np.ndarray) and data.ndim == 2:
+        columns = list(data.T)
     else:
         rows = list(data)
         widths = {len(row) if hasattr(row, "__len__") and not isinstance(row, str) else 0 for row in rows}

@@ -24,7 +24,7 @@ from adagoal.core.environment import TabularEnv
 from adagoal.core.errors import OBJECT_ENV_PREFIX, EnvironmentFailure, InputError, describe_exception
 from adagoal.core.installation import install_command
 from adagoal.core.run_settings import ExecutionOptions, ExplorationSettings
-from adagoal.core.validation import check_arguments
+from adagoal.core.validation import check_arguments, to_python_scalar
 from adagoal.envs import mixture_models, model_sources, toy_models
 from adagoal.envs.env_backends import TOY_TEXT, InProcessEnv, SubprocessEnv
 from adagoal.envs.env_workers import EnvWorker
@@ -190,6 +190,8 @@ def env_type_error(env: object) -> InputError:
     if isinstance(env, type):
         return InputError(f"{text}the class {env.__name__}; pass an object: {env.__name__}(...)", "env")
     name = type(env).__name__
+    if isinstance(env, os.PathLike):
+        return InputError(f"{text}{name}; give a file as text: {os.fspath(env)!r}", "env")
     if hasattr(env, "reset") and hasattr(env, "step"):
         hint = "it has reset and step, but it is no gymnasium.Env; put it into a class derived from gymnasium.Env"
         return InputError(f"{text}{name}: {hint}", "env")
@@ -218,6 +220,7 @@ def _make_env_by_id(
 
 def parse_start_option(start: Any, start_seed: StartSeed) -> StartSeed:
     """Combine the options ``start`` and ``start_seed`` into one value; a start that is a state is for matrices."""
+    start_seed = to_python_scalar(start_seed)
     if not isinstance(start, str):
         return start_seed
     if start != "random":

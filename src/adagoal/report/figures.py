@@ -92,7 +92,8 @@ def exploration_figures(result: Result) -> dict[str, Figure]:
     """Return the figures of an exploration by file name."""
     figures = {"goals.png": draw_goal_bounds(result)}
     steps, _, error, _ = result.arrays["trace"].T
-    if (error > 0).any():
+    # A result from data has no steps.
+    if ((error > 0) & (steps > 0)).any():
         lines, epsilon = [Curve("largest error of an open goal", steps, error)], {"epsilon": result.setting.epsilon}
         plot = CurvePlot("", "steps", "largest error", lines, epsilon)
         figures["progress.png"] = draw_curve_plots([plot])

@@ -262,6 +262,8 @@ def refuse_different_run(saved: SavedRun, setting: ExplorationSettings, model: T
     # Compared as JSON, in which tuples are lists. A larger budget continues the same run, so budgets may differ.
     new = json.loads(json.dumps(asdict(setting)))
     differ = [name for name in new if name != "budget" and old[name] != new[name]]
+    # One argument, whose value is in one of two entries.
+    differ = list(dict.fromkeys("goals" if name in ("goal_space", "goal_sets") else name for name in differ))
     if not differ and not model_sources.models_equal(read_stored_model(files), model):
         differ = ["model"]
     if differ:

@@ -24,6 +24,7 @@ from adagoal.core.user_code import is_file_spec
 from adagoal.runs.progress_display import extrapolate_total_steps
 
 if TYPE_CHECKING:
+    from adagoal.core.run_settings import ExplorationSettings
     from adagoal.deep.config import Config
     from adagoal.runs.result import Result
     from adagoal.runs.train_result import TrainResult
@@ -250,14 +251,18 @@ def resume_command(result: Result, folder: Path) -> str:
     It names the user's code again, because a folder must not decide which code runs. If the budget is spent, the
     command gives at least twice as much, and more if the run is expected to need more.
     """
-    setting = result.setting
-    goals = (setting.goal_sets or {}).get("file")
-    # The folder holds the model of the user, so no environment need be given again.
-    env = setting.env if result.model is None else ""
     budget = None
     if result.status is Status.BUDGET:
         budget = max(2 * result.steps, _round_up_two_digits(result.steps + (estimate_steps_left(result) or 0)))
-    return _format_resume_command(folder, env, setting.goal_rule, goals, budget)
+    return exploration_resume_command(folder, result.setting, result.model is not None, budget)
+
+
+def exploration_resume_command(
+    folder: Path, setting: ExplorationSettings, has_model: bool, budget: int | None = None
+) -> str:
+    """Return the command that continues an exploration; ``has_model``: the folder holds the model of the user."""
+    goals = (setting.goal_sets or {}).get("file")
+    return _format_resume_command(folder, "" if has_model else setting.env, setting.goal_rule, goals, budget)
 
 
 def estimate_steps_left(result: Result) -> int | None:

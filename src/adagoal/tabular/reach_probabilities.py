@@ -121,13 +121,15 @@ class ReachProbabilities:
         self.failed: Floats = np.ones(1)  # [columns] 1 - W at the start
         self.goal_state: Longs = np.full(1, -1)
         self.stale: Bools = np.ones(1, bool)
+        self._n_absent_in_start = 0  # at the last update
         self.column: Longs = np.zeros(0, np.int64)
         self._sync_with_counts()
 
     @property
     def goals(self) -> Longs:
-        """The goal space [G]."""
-        return self.space.goal_numbers
+        """The goals [G] that ``column`` has; the goal space may have more, found since the last plan."""
+        numbers = self.space.goal_numbers
+        return numbers[numbers < len(self.column)]
 
     @property
     def _reset_q(self) -> float:
@@ -219,8 +221,10 @@ class ReachProbabilities:
         new = [g for g in found[found >= 0] if self.column[g] == 0]
         if new:
             self._add_columns(new)
-        if self.sets.update() or new:
-            self.stale[:] = True
+        # The mask of the start becomes known without a transition.
+        n_absent = c.n_absent_in_start
+        if self.sets.update() or new or n_absent != self._n_absent_in_start:
+            self.stale[:], self._n_absent_in_start = True, n_absent
 
     def _add_columns(self, goals: list[int]) -> None:
         columns = len(self.missed) + len(goals)
@@ -287,6 +291,8 @@ class ReachProbabilities:
         for name, array in own.items():
             setattr(self, name, np.array(array))
         self.plans = facts["plans"]
+        # Before the first count the saved plans may be older than the mask of the start.
+        self._n_absent_in_start = c.n_absent_in_start if c.n.any() else 0
         self.sets.restore(arrays, facts["sets"])
 
 
