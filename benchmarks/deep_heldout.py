@@ -149,6 +149,7 @@ def main() -> None:
     parser.add_argument("--scale", type=int, default=10, help="0: the environment's own goals.")
     parser.add_argument("--rule", default="adagoal-proportional")
     parser.add_argument("--settings", default="defaults")
+    parser.add_argument("--recipe", default="adagoal")
     parser.add_argument("--shared", type=json.loads, default={}, help="Settings of all runs, as JSON.")
     parser.add_argument("--seeds", type=seeds, default=range(8000, 8010))
     parser.add_argument("--steps", type=int, default=144_000)
@@ -184,14 +185,14 @@ def main() -> None:
     if options.out is None:
         parser.error("--out FILE.json is missing: the results go there")
     from adagoal import resume, train
-    from adagoal.deep import Config
+    from adagoal.deep import RECIPES, Config
     from adagoal.deep.training_history import TrainingHistory
     from adagoal.runs import train_result
     from adagoal.runs.progress_display import TrainingProgress
 
     shared = {"steps": options.steps, "train_goals": f"scale={options.scale}" if options.scale else "env"}
     shared |= {"eval_every": options.eval_every, "eval_episodes": 48, "buffer": min(options.steps, 1_000_000)}
-    shared |= {"radius_ramp": options.radius_ramp, **options.shared}
+    shared |= {"radius_ramp": options.radius_ramp, **RECIPES[options.recipe], **options.shared}
     configs = [
         Config(options.env, seed=seed, goal_rule=rule, **shared, **SETTINGS[name])
         for name in options.settings.split(",")
