@@ -5,8 +5,8 @@
         --seeds 100-101 --steps 160000 --out CHOICE.json                            # which settings suit a rule?
     python benchmarks/deep_heldout.py --env FetchSlide-v4 --scale 0 --rule adagoal-proportional,unigoal \\
         --settings defaults --seeds 9000-9002 --steps 400000 --out FILE.json        # another environment, two rules
-    python benchmarks/deep_heldout.py --env AntMaze_UMaze-v5 --scale 0 --minutes 9 --run FOLDER --out FILE.json \\
-        --shared '{"gamma": 0.99}'                       # settings of all runs; the same command resumes the run
+    python benchmarks/deep_heldout.py --env FetchSlide-v4 --scale 0 --minutes 9 --run FOLDER --out FILE.json \\
+        --recipe half --shared '{"gamma": 0.99}'         # settings of all runs; the same command resumes the run
     python benchmarks/deep_heldout.py --choose CHOICE.json                          # the best of them, for each rule
     python benchmarks/deep_heldout.py --table FILE.json [FILE.json ...]             # only print the table
     python benchmarks/deep_heldout.py --table FILE.json [FILE.json ...] --plot FILE.png
@@ -208,7 +208,7 @@ def main() -> None:
 
         limits = {"workers": options.workers, "observe": observe, "minutes": options.minutes}
         if options.run is not None and options.run.exists():
-            trained = resume(options.run, **limits)
+            trained = resume(options.run, env=options.env, **limits)
         else:
             trained = train(configs, out=options.run, **limits)
     data = train_result.training_to_json(trained.status, trained.history)

@@ -1,6 +1,6 @@
 """AntMaze_UMaze-v5 with weaker torque, fewer decisions and fewer observations, as in D4RL.
 
-    PYTHONPATH=examples/train adagoal train gentle_ant:GentleAntMaze_UMaze-v0 --out runs/ant
+    PYTHONPATH=examples/train adagoal train gentle_ant:GentleAntMaze_UMaze-v0 --gamma 0.99 --out runs/ant
 
 In Gymnasium-Robotics full actions have five times the torque that the ant of D4RL has. They overturn the ant within
 seconds, and it cannot stand up again. Here an action has at most 30% of the torque, and holds for two steps, 0.1 s as

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import gymnasium
@@ -301,6 +302,21 @@ def test_reward_of_the_outermost_wrapper_is_used() -> None:
 
     assert made(lambda: Wider(Settable()))[1].success == pytest.approx(2.0)
     assert made(lambda: gymnasium.Wrapper(Settable()))[1].success == pytest.approx(0.5)
+
+
+def test_gentle_ant(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The example has at most 30% of the torque, holds actions for two steps, and observes no contact forces."""
+    monkeypatch.syspath_prepend(Path(__file__).parents[2] / "examples" / "train")
+    source = EnvSource("gentle_ant:GentleAntMaze_UMaze-v0")
+    sizes = measure_dimensions(source.make_env(), source, 0)
+    assert (sizes.observation, sizes.action, sizes.horizon, sizes.accepts_goals) == (29, 8, 350, True)
+    env = GoalEnv(source, sizes)
+    env.reset(0)
+    data = env.env.unwrapped.ant_env.data
+    before = data.time
+    env.step(np.full(8, -1.0))
+    np.testing.assert_allclose(data.ctrl, -0.3)
+    assert data.time - before == pytest.approx(0.1)
 
 
 def test_actions_are_in_the_units_of_the_environment() -> None:
