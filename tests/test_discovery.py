@@ -246,6 +246,32 @@ def late_states(tmp_path: Path, kind: str) -> Any:
     return f"{tmp_path / 'late.py'}:late"
 
 
+class Walk(gymnasium.Env[Any, Any]):
+    """A walk over all whole numbers. Action 0, which is tried first, leads away from the goal at -3."""
+
+    observation_space = gymnasium.spaces.Box(-(10**6), 10**6, (1,), np.int64)
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        super().reset(seed=seed)
+        self.x = 0
+        return np.array([0]), {}
+
+    def step(self, action: int) -> Any:
+        self.x += 1 if (action == 0) == (self.np_random.random() < 0.9) else -1
+        return np.array([self.x]), 0.0, False, False, {}
+
+
+@pytest.mark.parametrize("method", ["certified", "intervals"])
+@pytest.mark.parametrize("goals", [{"left": lambda seen: seen[0] == -3}, ["[-3]"]])
+@pytest.mark.parametrize("question", [{"radius": 5, "epsilon": 1.0}, {"within": 5, "probability": 0.5, "epsilon": 0.2}])
+def test_agent_comes_back_from_endless_states(method: str, goals: Any, question: dict[str, Any]) -> None:
+    """Without a reset it would walk on until there are more than max_states."""
+    result = adagoal.explore(Walk(), method=method, goals=goals, max_states=400, seed=0, **question)
+    assert result.status == "certified"
+    assert len(result.goals) == 1
+
+
 @pytest.mark.parametrize("kind", ["mapping", "file"])
 def test_numbers_of_discovered_states_name_no_goals(kind: str, tmp_path: Path) -> None:
     """A set of the states found last has no visits for long, whatever its probability: lemma 1 would be wrong."""

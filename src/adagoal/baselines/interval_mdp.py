@@ -110,7 +110,10 @@ class IntervalEstimates(GoalTable):
         # The first step makes the mask of the start known, and then another plan is due.
         max_steps = NO_LIMIT if self.counts.visits.any() else 1
         limits = self.max_episode_steps, thresholds
-        return ExplorationPlan(self.optimistic[None], self.goal_state, *limits, at, max_steps)
+        endless = not self.space.members_complete
+        return ExplorationPlan(
+            self.optimistic[None], self.goal_state, *limits, at, max_steps, counts_steps_since_reset=endless
+        )
 
     def set_radius(self, L: float, stage: int) -> None:
         """Continue with a larger radius (label ``cor_UB_increasingL``); the sets of kernels do not depend on it."""

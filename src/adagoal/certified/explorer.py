@@ -98,7 +98,14 @@ class CertifiedExplorer(GoalTable):
         probing = self.schedule.begin_rollout(self)
         local = self.confidence.local_lower_bounds(self.V.T, self.probing.T, probing, self.cap)
         limits = self.max_episode_steps, np.full(len(self.counts.n), NO_LIMIT)
-        return ExplorationPlan(local, self.goal_state, *limits, self.goals_of_states(), self.schedule.replan_interval())
+        return ExplorationPlan(
+            local,
+            self.goal_state,
+            *limits,
+            self.goals_of_states(),
+            self.schedule.replan_interval(),
+            counts_steps_since_reset=not self.space.members_complete,
+        )
 
     def finalize(self, wanted: Bools) -> None:
         """Bring waiting goals up to date for an answer before the end, smallest error first.

@@ -72,6 +72,9 @@ class ExplorationPlan:
     max_steps: int = NO_LIMIT  # the rollout ends after this many steps
     max_episodes: int = NO_LIMIT  # the loop ends the rollout after this many episodes
     reset_ends_episode: bool = False  # whether the episode is over when its policy resets
+    # Whether max_episode_steps counts from the last reset, not from the last goal. Every new state ends an episode
+    # without a reset. Among endless states the agent would never come back, if the goals lie the other way.
+    counts_steps_since_reset: bool = False
 
 
 @dataclass

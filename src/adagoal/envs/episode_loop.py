@@ -54,6 +54,7 @@ class EpisodePlan(NamedTuple):
     n_actions: int
     start: int
     reset_ends_episode: bool
+    counts_steps_since_reset: bool
 
 
 class EpisodeEnv(Protocol):
@@ -84,7 +85,8 @@ def make_episode_plan(plan: ExplorationPlan, weights: Floats, n_actions: int, st
     goals_of_states = np.arange(n_states)[:, None] if plan.goals_of_states is None else plan.goals_of_states
     goals = plan.goal_state, goals_of_states, goals_of_states.shape[1], np.cumsum(weights)
     ends = plan.max_episode_steps, stop_at_new_state
-    return EpisodePlan(plan.policy, stages, n_states, *goals, *ends, n_actions, start, plan.reset_ends_episode)
+    resets = n_actions, start, plan.reset_ends_episode, plan.counts_steps_since_reset
+    return EpisodePlan(plan.policy, stages, n_states, *goals, *ends, *resets)
 
 
 def to_python_plan(plan: EpisodePlan) -> EpisodePlan:
@@ -123,7 +125,8 @@ def play_episodes(env: Any, plan: EpisodePlan, position: Any, rng: Any, max_step
         if column < 0:
             # One draw per episode in both versions of the loop, so they play the same episodes.
             column = sample_column(weights, rng.random() * weights[-1])
-            episode_steps = 0
+            if not plan.counts_steps_since_reset:
+                episode_steps = 0
         goal = plan.goal_state[column]
         reached = is_goal_reached(plan, state, goal)
         if reached or episode_steps >= plan.max_episode_steps:
@@ -135,7 +138,7 @@ def play_episodes(env: Any, plan: EpisodePlan, position: Any, rng: Any, max_step
             log[episodes, 0] = goal
             log[episodes, 1] = reached
             episodes += 1
-            column = -1
+            column, episode_steps = -1, 0
             state = next_state
             # States newer than the plan have no row in the policy, so the caller must plan first.
             if episodes == len(log) or state >= plan.n_planned_states:

@@ -200,7 +200,14 @@ class ReachProbabilities:
         # Nor does the start: a goal that holds it is tried only to learn about the reset, by taking it.
         goals_of_states[c.start] = -1
         return ExplorationPlan(
-            self.explore, self.goal_state, self.within, thresholds, goals_of_states, max_steps, reset_ends_episode=True
+            self.explore,
+            self.goal_state,
+            self.within,
+            thresholds,
+            goals_of_states,
+            max_steps,
+            reset_ends_episode=True,
+            counts_steps_since_reset=not self.space.members_complete,
         )
 
     def extra_arrays(self) -> dict[str, NDArray[Any]]:
