@@ -85,8 +85,8 @@ def make_episode_plan(plan: ExplorationPlan, weights: Floats, n_actions: int, st
     goals_of_states = np.arange(n_states)[:, None] if plan.goals_of_states is None else plan.goals_of_states
     goals = plan.goal_state, goals_of_states, goals_of_states.shape[1], np.cumsum(weights)
     ends = plan.max_episode_steps, stop_at_new_state
-    resets = n_actions, start, plan.reset_ends_episode, plan.counts_steps_since_reset
-    return EpisodePlan(plan.policy, stages, n_states, *goals, *ends, *resets)
+    resets = plan.reset_ends_episode, plan.counts_steps_since_reset
+    return EpisodePlan(plan.policy, stages, n_states, *goals, *ends, n_actions, start, *resets)
 
 
 def to_python_plan(plan: EpisodePlan) -> EpisodePlan:
