@@ -264,7 +264,7 @@ class Walk(gymnasium.Env[Any, Any]):
 
 @pytest.mark.parametrize("method", ["certified", "intervals"])
 @pytest.mark.parametrize("goals", [{"left": lambda seen: seen[0] == -3}, ["[-3]"]])
-@pytest.mark.parametrize("question", [{"radius": 5, "epsilon": 1.0}, {"within": 5, "probability": 0.5, "epsilon": 0.2}])
+@pytest.mark.parametrize("question", [{"radius": 5, "epsilon": 3.0}, {"within": 5, "probability": 0.5, "epsilon": 0.2}])
 def test_agent_comes_back_from_endless_states(method: str, goals: Any, question: dict[str, Any]) -> None:
     """Without a reset it would walk on until there are more than max_states."""
     result = adagoal.explore(Walk(), method=method, goals=goals, max_states=400, seed=0, **question)
