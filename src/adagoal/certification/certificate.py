@@ -184,7 +184,7 @@ class Question:
         try:
             return np.asarray(value, np.float64)
         except (TypeError, ValueError):
-            return np.full(1, np.nan)  # refused, as it is no finite number
+            return np.full(1, np.nan)  # the caller refuses numbers that are not finite
 
 
 @dataclass(frozen=True)
