@@ -149,7 +149,7 @@ def main() -> None:
     parser.add_argument("--scale", type=int, default=10, help="0: the environment's own goals.")
     parser.add_argument("--rule", default="adagoal-proportional")
     parser.add_argument("--settings", default="defaults")
-    parser.add_argument("--recipe", default="adagoal")
+    parser.add_argument("--recipe", default="adagoal", help="Named settings, as in adagoal train.")
     parser.add_argument("--shared", type=json.loads, default={}, help="Settings of all runs, as JSON.")
     parser.add_argument("--seeds", type=seeds, default=range(8000, 8010))
     parser.add_argument("--steps", type=int, default=144_000)

@@ -1,10 +1,11 @@
-"""AntMaze_UMaze-v5 with weaker torque, fewer decisions and fewer observations, as in D4RL.
+"""AntMaze_UMaze-v5 with weaker torque, fewer decisions and fewer observations.
 
     PYTHONPATH=examples/train adagoal train gentle_ant:GentleAntMaze_UMaze-v0 --gamma 0.99 --out runs/ant
 
 In Gymnasium-Robotics full actions have five times the torque that the ant of D4RL has. They overturn the ant within
-seconds, and it cannot stand up again. Here an action has at most 30% of the torque, and holds for two steps, 0.1 s as
-in D4RL. Observations lack the 78 contact forces. Maze, goals, and the length of an episode in seconds are unchanged.
+seconds, and it cannot stand up again. Here an action has at most 30% of the torque. It holds for two steps, 0.1 s as in
+D4RL. Observations lack the 78 contact forces, also as there. Maze, goals, and the length of an episode in seconds are
+unchanged.
 """
 
 from __future__ import annotations
